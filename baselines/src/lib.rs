@@ -1,0 +1,1 @@
+//! The compared decoding methods, one file each.

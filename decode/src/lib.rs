@@ -1,0 +1,1 @@
+//! The vocabulary of speculative decoding, the one decode loop and the acceptance rule.

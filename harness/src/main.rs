@@ -1,0 +1,3 @@
+//! The `draftbench` command.
+
+fn main() {}

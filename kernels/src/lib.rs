@@ -1,0 +1,1 @@
+//! Tensor operations: a readable reference and a fast path for each.

@@ -1,0 +1,1 @@
+//! Target models: one configurable decoder, its weights and its slot KV cache.

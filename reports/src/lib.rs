@@ -1,0 +1,1 @@
+//! Record schema, metrics and tables.

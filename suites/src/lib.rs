@@ -1,0 +1,1 @@
+//! Suite definitions and prompt rendering.

@@ -1,0 +1,1 @@
+//! Losses, anchor sampling and recipes that train the embedded targets and drafters.
