@@ -81,12 +81,9 @@ impl TokenIo for ToyTarget {
     }
 
     fn embed(&self, ids: &Tensor) -> Result<Tensor> {
-        let rows: Vec<[f32; 2]> = ids
-            .to_vec1::<u32>()?
-            .iter()
-            .map(|t| [0.0, *t as f32])
-            .collect();
-        Ok(Tensor::new(rows, &Device::Cpu)?)
+        let ids = ids.to_vec1::<u32>()?;
+        let rows: Vec<f32> = ids.iter().flat_map(|t| [0.0, *t as f32]).collect();
+        Ok(Tensor::from_vec(rows, (ids.len(), 2), &Device::Cpu)?)
     }
 
     fn lm_head(&self, hidden: &Tensor) -> Result<Tensor> {
