@@ -1,0 +1,194 @@
+//! No proposal kind and no honest scheduler bends the law of the text.
+
+mod common;
+
+use common::{NoDraft, SAMPLED, chain, kinds, run_cut, settings};
+use decode::toy::{ToyDrafter, ToyLaw, ToyTarget};
+use decode::{Drafter, Request, Scheduler, StepCost, VerifyAll};
+use statrs::distribution::{ChiSquared, ContinuousCDF};
+
+const VOCAB: usize = 6;
+const N_GENERATIONS: u64 = 60_000;
+/// Below it the law is called bent. Seeds are fixed, so a pass stays a pass; the bent laws below land under 1e-30.
+const P_MIN: f64 = 1e-3;
+
+/// p-value of the counts of the first four tokens against the target's exact law.
+fn p_value(drafter: &mut dyn Drafter, scheduler: &mut dyn Scheduler, seed: u64) -> f64 {
+    let prompt = vec![1, 2, 3];
+    let requests = (0..N_GENERATIONS)
+        .map(|id| Request {
+            id,
+            prompt: prompt.clone(),
+            max_new: 4,
+        })
+        .collect();
+    let mut target = ToyTarget::new(VOCAB, 8, 64, &[]);
+    let mut counts = vec![0u64; VOCAB.pow(4)];
+    for generation in run_cut(
+        &mut target,
+        drafter,
+        scheduler,
+        requests,
+        &settings(8, SAMPLED, seed),
+    ) {
+        let cell = generation
+            .tokens
+            .iter()
+            .fold(0, |cell, t| cell * VOCAB + *t as usize);
+        counts[cell] += 1;
+    }
+    let (mut chi2, mut cells, mut rare, mut rare_want) = (0.0, 0usize, 0.0, 0.0);
+    for (cell, count) in counts.iter().enumerate() {
+        let want = exact(cell) * N_GENERATIONS as f64;
+        let got = *count as f64;
+        if want < 10.0 {
+            rare += got;
+            rare_want += want;
+        } else {
+            chi2 += (got - want).powi(2) / want;
+            cells += 1;
+        }
+    }
+    chi2 += (rare - rare_want).powi(2) / rare_want;
+    assert!(
+        cells > 300,
+        "the test must look at many outcomes, got {cells}"
+    );
+    ChiSquared::new(cells as f64).unwrap().sf(chi2)
+}
+
+/// Probability of four tokens after the prompt 1, 2, 3.
+fn exact(cell: usize) -> f64 {
+    let tokens: Vec<u32> = (0..4)
+        .rev()
+        .map(|i| (cell / VOCAB.pow(i) % VOCAB) as u32)
+        .collect();
+    let (mut a, mut b, mut p) = (2, 3, 1.0);
+    for token in tokens {
+        p *= f64::from(ToyTarget::law(VOCAB, a, b, SAMPLED)[token as usize]);
+        (a, b) = (b, token);
+    }
+    p
+}
+
+#[test]
+fn vanilla_follows_the_target_law() {
+    assert!(p_value(&mut NoDraft, &mut VerifyAll, 11) > P_MIN);
+}
+
+#[test]
+fn every_proposal_kind_follows_the_target_law() {
+    for (i, (name, mut drafter)) in kinds(VOCAB).into_iter().enumerate() {
+        let p = p_value(&mut drafter, &mut VerifyAll, 100 + i as u64);
+        assert!(p > P_MIN, "{name}: p = {p:e}");
+    }
+}
+
+/// Cuts a row before the first slot whose own confidence falls below a floor: known before its token is drawn.
+struct Honest(f32);
+
+/// Cuts slot k by the confidence of slot k + 1, which was formed with slot k's token in view.
+struct Anticipating(f32);
+
+/// Confidence of slot k from the running products.
+fn confidence(survival: &[f32], k: usize) -> f32 {
+    if k == 0 {
+        survival[0]
+    } else {
+        survival[k] / survival[k - 1]
+    }
+}
+
+impl Scheduler for Honest {
+    fn lengths(&mut self, survival: &[Vec<f32>], _: &StepCost) -> Vec<usize> {
+        let keep = |s: &Vec<f32>| {
+            (0..s.len())
+                .take_while(|k| confidence(s, *k) >= self.0)
+                .count()
+        };
+        survival.iter().map(keep).collect()
+    }
+}
+
+impl Scheduler for Anticipating {
+    fn lengths(&mut self, survival: &[Vec<f32>], _: &StepCost) -> Vec<usize> {
+        let sees = |s: &Vec<f32>, k: usize| k + 1 < s.len() && confidence(s, k + 1) >= self.0;
+        survival
+            .iter()
+            .map(|s| (0..s.len()).take_while(|k| sees(s, *k)).count())
+            .collect()
+    }
+}
+
+fn confident(law: ToyLaw) -> ToyDrafter {
+    ToyDrafter {
+        confident: true,
+        ..chain(VOCAB, law)
+    }
+}
+
+#[test]
+fn a_cut_that_looks_only_back_follows_the_target_law() {
+    for (i, floor) in [0.3, 0.5, 0.8].into_iter().enumerate() {
+        let p = p_value(
+            &mut confident(ToyLaw::Full),
+            &mut Honest(floor),
+            200 + i as u64,
+        );
+        assert!(p > P_MIN, "floor {floor}: p = {p:e}");
+    }
+}
+
+#[test]
+fn a_cut_that_looks_at_the_drawn_token_is_caught() {
+    for (i, floor) in [0.5, 0.8].into_iter().enumerate() {
+        let p = p_value(
+            &mut confident(ToyLaw::Full),
+            &mut Anticipating(floor),
+            300 + i as u64,
+        );
+        assert!(p < 1e-30, "floor {floor}: p = {p:e}");
+    }
+}
+
+#[test]
+fn drafts_passed_off_as_a_wrong_law_are_caught() {
+    struct Liar(ToyDrafter);
+    impl Drafter for Liar {
+        fn taps(&self) -> &[decode::LayerId] {
+            self.0.taps()
+        }
+        fn max_draft(&self) -> usize {
+            self.0.max_draft()
+        }
+        fn start(&mut self, prompt: decode::Committed<'_>) -> decode::Result<()> {
+            self.0.start(prompt)
+        }
+        fn propose(
+            &mut self,
+            rows: &mut [decode::Anchor<'_>],
+            io: &dyn decode::TokenIo,
+            sampling: decode::Sampling,
+        ) -> decode::Result<Vec<decode::Proposal>> {
+            let mut proposals = self.0.propose(rows, io, sampling)?;
+            // Argmax drafts, reported as if drawn from the full law.
+            let honest = ToyDrafter {
+                law: ToyLaw::Point,
+                ..chain(VOCAB, ToyLaw::Point)
+            }
+            .propose(rows, io, sampling)?;
+            for (lie, truth) in proposals.iter_mut().zip(honest) {
+                lie.tokens = truth.tokens;
+            }
+            Ok(proposals)
+        }
+        fn commit(&mut self, rows: Vec<decode::Committed<'_>>) -> decode::Result<()> {
+            self.0.commit(rows)
+        }
+        fn finish(&mut self, slot: decode::Slot) {
+            self.0.finish(slot);
+        }
+    }
+    let p = p_value(&mut Liar(chain(VOCAB, ToyLaw::Full)), &mut VerifyAll, 400);
+    assert!(p < 1e-30, "p = {p:e}");
+}
