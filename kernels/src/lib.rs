@@ -11,12 +11,15 @@
 mod attend;
 mod input;
 mod linear;
+mod parallel;
 pub mod reference;
 mod rms_norm;
 mod rope;
 mod rows;
 mod select;
+mod simd;
 mod swiglu;
+mod tile;
 
 pub use attend::{Visible, attend};
 pub use linear::linear;
