@@ -1,1 +1,19 @@
 //! Record schema, metrics and tables.
+//!
+//! A [`Record`] is one answer in whole numbers: tokens, rounds, nanoseconds. Every ratio is computed in
+//! [`CellStats`] from pooled records and has its definition written there. Nothing here knows a model or a clock.
+
+mod bootstrap;
+mod metrics;
+mod record;
+mod sampling_key;
+mod store;
+mod table;
+
+pub use metrics::{CellStats, Equality, cells};
+pub use record::{
+    Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
+};
+pub use sampling_key::{SamplingKey, SamplingKeyError};
+pub use store::{StoreError, parse_records, read_records};
+pub use table::{Layout, render};

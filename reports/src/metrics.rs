@@ -1,0 +1,334 @@
+use std::collections::BTreeMap;
+
+use crate::SamplingKey;
+use crate::bootstrap::ratio_interval;
+use crate::record::{Answer, Cell, Outcome, PromptKey, Record};
+
+/// Everything a table says about one cell. A number that cannot be computed is `None`, never 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CellStats {
+    /// Answers in the cell, every pass counted.
+    pub n_answers: usize,
+    /// Acceptance length: tokens committed / rounds, pooled over all rounds of the cell. The token that prefill
+    /// gives belongs to no round; a last round is cut where its answer ends.
+    pub tau: Option<f64>,
+    /// 95 % interval of `tau`, whole prompts resampled with a fixed seed; needs 2 prompts.
+    pub tau_interval: Option<(f64, f64)>,
+    /// Mean over answers of each answer's own committed / rounds.
+    pub tau_macro: Option<f64>,
+    /// Decode tokens a second of one sequence: (answer tokens - 1) / decode time, pooled.
+    pub tokens_per_sec: Option<f64>,
+    /// Vanilla's decode time a token / this method's, each pooled over the answers that both have.
+    pub speedup: Option<f64>,
+    /// Drafts accepted / drafts verified.
+    pub accepted_share: Option<f64>,
+    /// 8-grams that occurred before in the same answer / all 8-grams.
+    pub repeated_share: Option<f64>,
+    /// Whether the text is vanilla's.
+    pub equality: Equality,
+    /// Why the cell has no numbers a reader should see: the first failure, or the reason it was skipped.
+    pub trouble: Option<String>,
+}
+
+/// What is known about a cell's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Equality {
+    /// The cell is vanilla's own.
+    Reference,
+    /// Greedy: answers equal to vanilla's token by token, of all answers.
+    Exact {
+        /// Equal answers.
+        equal: usize,
+        /// All answers.
+        of: usize,
+    },
+    /// Sampled: draws differ, the law they come from is vanilla's by the acceptance rule; the rule is tested
+    /// where it lives, not in this run.
+    Law,
+    /// No answer.
+    Unknown,
+}
+
+impl Equality {
+    /// The verdict over two cells of one method.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Exact { equal, of }, Self::Exact { equal: e, of: o }) => Self::Exact {
+                equal: equal + e,
+                of: of + o,
+            },
+            _ if self == other => self,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Groups records by cell and computes each cell's numbers.
+pub fn cells(records: &[Record]) -> BTreeMap<Cell, CellStats> {
+    let mut groups: BTreeMap<&Cell, Group<'_>> = BTreeMap::new();
+    for record in records {
+        groups.entry(&record.cell).or_default().add(record);
+    }
+    let none = Group::default();
+    groups
+        .iter()
+        .map(|(cell, group)| {
+            let vanilla = groups.get(&cell.vanilla()).unwrap_or(&none);
+            ((*cell).clone(), group.stats(cell, vanilla))
+        })
+        .collect()
+}
+
+/// What an answer is paired by: id of the prompt, sample, pass.
+type Pair<'a> = (&'a str, u32, u32);
+
+fn pair(prompt: &PromptKey) -> Pair<'_> {
+    (&prompt.id, prompt.sample, prompt.pass)
+}
+
+#[derive(Default)]
+struct Group<'a> {
+    answers: BTreeMap<Pair<'a>, &'a Answer>,
+    trouble: Option<&'a str>,
+}
+
+impl<'a> Group<'a> {
+    fn add(&mut self, record: &'a Record) {
+        match (&record.outcome, &record.prompt) {
+            (Outcome::Ok(answer), Some(prompt)) => {
+                self.answers.insert(pair(prompt), answer);
+            }
+            (Outcome::Failed { why } | Outcome::Skipped { why }, _) => {
+                self.trouble.get_or_insert(why);
+            }
+            (Outcome::Ok(_), None) => {}
+        }
+    }
+
+    fn stats(&self, cell: &Cell, vanilla: &Group<'_>) -> CellStats {
+        let answers = || self.answers.values().copied();
+        let sums: Sums = answers().collect();
+        let taus: Vec<f64> = answers()
+            .filter_map(|a| Sums::from_iter([a]).tau())
+            .collect();
+        CellStats {
+            n_answers: self.answers.len(),
+            tau: sums.tau(),
+            tau_interval: self.tau_interval(),
+            tau_macro: (!taus.is_empty()).then(|| taus.iter().sum::<f64>() / taus.len() as f64),
+            tokens_per_sec: sums.ns_per_token().map(|ns| 1e9 / ns),
+            speedup: self.speedup(vanilla),
+            accepted_share: ratio(sums.accepted, sums.verified),
+            repeated_share: ratio(sums.repeated, sums.grams),
+            equality: self.equality(cell, vanilla),
+            trouble: self.trouble.map(str::to_owned),
+        }
+    }
+
+    fn tau_interval(&self) -> Option<(f64, f64)> {
+        let mut prompts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for ((id, _, _), answer) in &self.answers {
+            let sums = Sums::from_iter([*answer]);
+            let cluster = prompts.entry(id).or_default();
+            *cluster = (cluster.0 + sums.committed, cluster.1 + sums.rounds);
+        }
+        let clusters: Vec<(u64, u64)> = prompts.into_values().collect();
+        ratio_interval(&clusters)
+    }
+
+    fn speedup(&self, vanilla: &Group<'_>) -> Option<f64> {
+        if vanilla.trouble.is_some() {
+            return None;
+        }
+        let (mut mine, mut theirs) = (Sums::default(), Sums::default());
+        for (key, answer) in &self.answers {
+            if let Some(other) = vanilla.answers.get(key) {
+                mine.add(answer);
+                theirs.add(other);
+            }
+        }
+        Some(theirs.ns_per_token()? / mine.ns_per_token()?)
+    }
+
+    fn equality(&self, cell: &Cell, vanilla: &Group<'_>) -> Equality {
+        if self.answers.is_empty() {
+            return Equality::Unknown;
+        }
+        if cell.method == "vanilla" {
+            return Equality::Reference;
+        }
+        if cell.sampling != SamplingKey::Greedy {
+            return Equality::Law;
+        }
+        let same = |key, answer: &Answer| {
+            vanilla.answers.get(key).is_some_and(|v| {
+                (v.n_tokens, &v.tokens_sha256) == (answer.n_tokens, &answer.tokens_sha256)
+            })
+        };
+        Equality::Exact {
+            equal: self.answers.iter().filter(|(k, a)| same(k, a)).count(),
+            of: self.answers.len(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    rounds: u64,
+    verified: u64,
+    accepted: u64,
+    committed: u64,
+    decode_ns: u64,
+    grams: u64,
+    repeated: u64,
+}
+
+impl Sums {
+    /// An answer that ended with prefill has no round, so its decode time belongs to no token and is left out.
+    fn add(&mut self, answer: &Answer) {
+        let sum = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
+        self.rounds += answer.rounds.committed.len() as u64;
+        self.verified += sum(&answer.rounds.verified);
+        self.accepted += sum(&answer.rounds.accepted);
+        self.committed += sum(&answer.rounds.committed);
+        if !answer.rounds.committed.is_empty() {
+            self.decode_ns += answer.decode_ns;
+        }
+        self.grams += u64::from(answer.grams.total);
+        self.repeated += u64::from(answer.grams.repeated);
+    }
+
+    fn tau(&self) -> Option<f64> {
+        ratio(self.committed, self.rounds)
+    }
+
+    /// Committed tokens are the answer's tokens without the first.
+    fn ns_per_token(&self) -> Option<f64> {
+        ratio(self.decode_ns, self.committed).filter(|ns| *ns > 0.0)
+    }
+}
+
+impl<'a> FromIterator<&'a Answer> for Sums {
+    fn from_iter<I: IntoIterator<Item = &'a Answer>>(answers: I) -> Self {
+        answers.into_iter().fold(Self::default(), |mut sums, a| {
+            sums.add(a);
+            sums
+        })
+    }
+}
+
+fn ratio(num: u64, den: u64) -> Option<f64> {
+    (den > 0).then(|| num as f64 / den as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::{answer, cell, record};
+
+    fn timed(rounds: &[(u32, u32)], ns_per_token: u64) -> Answer {
+        let mut a = answer(rounds);
+        a.decode_ns = ns_per_token * u64::from(a.n_tokens - 1);
+        a
+    }
+
+    fn stats(records: &[Record], method: &str) -> CellStats {
+        cells(records)[&cell(method)].clone()
+    }
+
+    #[test]
+    fn tau_pools_rounds_and_its_macro_twin_averages_answers() {
+        let got = stats(
+            &[
+                record("dflash", "a", answer(&[(3, 4), (3, 4), (3, 4)])),
+                record("dflash", "b", answer(&[(1, 2)])),
+            ],
+            "dflash",
+        );
+        assert_eq!(got.tau, Some(14.0 / 4.0));
+        assert_eq!(got.tau_macro, Some(3.0));
+        assert_eq!(got.accepted_share, Some(10.0 / 12.0));
+        assert_eq!(got.repeated_share, Some(0.1));
+        let (low, high) = got.tau_interval.unwrap();
+        assert_eq!((low, high), (2.0, 4.0));
+    }
+
+    #[test]
+    fn an_answer_without_rounds_has_no_tau_and_adds_no_time() {
+        let ended_at_once = timed(&[], 0);
+        let got = stats(&[record("dflash", "a", ended_at_once.clone())], "dflash");
+        assert_eq!(
+            (got.tau, got.tau_macro, got.tokens_per_sec),
+            (None, None, None)
+        );
+        let slow = Answer {
+            decode_ns: 1_000_000,
+            ..ended_at_once
+        };
+        let got = stats(
+            &[
+                record("dflash", "a", slow),
+                record("dflash", "b", timed(&[(1, 2)], 500)),
+            ],
+            "dflash",
+        );
+        assert_eq!(got.tokens_per_sec, Some(2e6));
+        assert_eq!(got.n_answers, 2);
+    }
+
+    #[test]
+    fn a_speedup_uses_only_prompts_that_both_arms_answered() {
+        let records = [
+            record("vanilla", "a", timed(&[(0, 1); 6], 900)),
+            record("vanilla", "only vanilla", timed(&[(0, 1); 6], 90_000)),
+            record("dflash", "a", timed(&[(2, 3), (2, 3)], 300)),
+            record("dflash", "only dflash", timed(&[(2, 3), (2, 3)], 1)),
+        ];
+        assert_eq!(stats(&records, "dflash").speedup, Some(3.0));
+        assert_eq!(stats(&records, "vanilla").speedup, Some(1.0));
+        assert_eq!(stats(&records[2..], "dflash").speedup, None);
+    }
+
+    #[test]
+    fn greedy_equality_counts_answers_and_needs_vanilla_to_count_one() {
+        let mut other = answer(&[(2, 3)]);
+        other.tokens_sha256 = "something else".into();
+        let records = [
+            record("vanilla", "a", answer(&[(0, 1); 3])),
+            record("vanilla", "b", answer(&[(0, 1); 3])),
+            record("dflash", "a", answer(&[(2, 3)])),
+            record("dflash", "b", other),
+            record("dflash", "c", answer(&[(2, 3)])),
+        ];
+        let equality = stats(&records, "dflash").equality;
+        assert_eq!(equality, Equality::Exact { equal: 1, of: 3 });
+        assert_eq!(stats(&records, "vanilla").equality, Equality::Reference);
+    }
+
+    #[test]
+    fn sampled_text_is_equal_in_law_only() {
+        let mut rec = record("dflash", "a", answer(&[(2, 3)]));
+        rec.cell.sampling = SamplingKey::Temperature(1000);
+        let got = cells(std::slice::from_ref(&rec));
+        assert_eq!(got[&rec.cell].equality, Equality::Law);
+    }
+
+    #[test]
+    fn a_failure_and_a_skip_say_why() {
+        let mut failed = record("dflash", "a", answer(&[]));
+        failed.outcome = Outcome::Failed { why: "nan".into() };
+        let got = stats(
+            &[failed, record("dflash", "b", answer(&[(2, 3)]))],
+            "dflash",
+        );
+        assert_eq!(got.trouble.as_deref(), Some("nan"));
+        let mut skipped = record("eagle", "a", answer(&[]));
+        skipped.prompt = None;
+        skipped.outcome = Outcome::Skipped {
+            why: "no drafter".into(),
+        };
+        let got = stats(&[skipped], "eagle");
+        assert_eq!(got.trouble.as_deref(), Some("no drafter"));
+        assert_eq!((got.tau, got.equality), (None, Equality::Unknown));
+    }
+}

@@ -1,0 +1,366 @@
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::SamplingKey;
+
+/// Version of the record layout; a record of another version is an error, never guessed at.
+pub const SCHEMA: u32 = 1;
+
+/// One answer, or one reason why there is none: a line of `records.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// Id of the run that wrote it.
+    pub run: String,
+    /// Where in the matrix it belongs.
+    pub cell: Cell,
+    /// The prompt; absent if the whole cell was skipped or failed before its first prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<PromptKey>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// Coordinates of one cell of the matrix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// Id of the target.
+    pub target: String,
+    /// Id of the suite.
+    pub suite: String,
+    /// How tokens are chosen.
+    pub sampling: SamplingKey,
+    /// Whether the chat template asks for a thinking section.
+    pub thinking: Thinking,
+    /// Sequences decoded at once, at least 1.
+    pub concurrency: u32,
+    /// Id of the method.
+    pub method: String,
+}
+
+impl Cell {
+    /// The vanilla cell that differs in the method alone.
+    pub fn vanilla(&self) -> Self {
+        Self {
+            method: "vanilla".into(),
+            ..self.clone()
+        }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} / {} / {} / {} / thinking {} / concurrency {}",
+            self.target, self.method, self.suite, self.sampling, self.thinking, self.concurrency
+        )
+    }
+}
+
+/// The thinking switch of a chat template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thinking {
+    /// Answers come at once.
+    Off,
+    /// A thinking section comes first.
+    On,
+}
+
+impl fmt::Display for Thinking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::On => "on",
+        })
+    }
+}
+
+/// Which prompt was answered, for which time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptKey {
+    /// Id of the prompt within its suite.
+    pub id: String,
+    /// Number of the sampled answer, from 0; greedy has only 0.
+    pub sample: u32,
+    /// Number of the measuring pass, from 0; the passes differ in time alone.
+    pub pass: u32,
+    /// SHA-256 of the rendered prompt, hexadecimal.
+    pub sha256: String,
+    /// Prompt length in tokens.
+    pub n_tokens: u32,
+}
+
+/// What came of a prompt or a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    /// Answered.
+    Ok(Box<Answer>),
+    /// Went wrong while decoding.
+    Failed {
+        /// The error.
+        why: String,
+    },
+    /// Never tried, since it could not work.
+    Skipped {
+        /// The reason.
+        why: String,
+    },
+}
+
+/// One answer in counts and nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    /// Answer length in tokens, a stop token and the token from prefill included.
+    pub n_tokens: u32,
+    /// SHA-256 over the token ids, four little-endian bytes each, hexadecimal.
+    pub tokens_sha256: String,
+    /// The token ids, kept on demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Vec<u32>>,
+    /// What each round did.
+    pub rounds: Rounds,
+    /// Why the answer ended.
+    pub ended: Ended,
+    /// From entering a slot to the first token.
+    pub prefill_ns: u64,
+    /// From the first token to the last, the drafter's own start included, the prefills of other requests that
+    /// fell in between taken out.
+    pub decode_ns: u64,
+    /// Where the time went. A phase that several sequences share is divided evenly among them.
+    pub phases: Phases,
+    /// How repetitive the text is.
+    pub grams: Grams,
+}
+
+/// Four lists of equal length, one entry a round. Identity: `n_tokens == 1 + sum(committed)`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rounds {
+    /// Drafts proposed.
+    pub drafted: Vec<u32>,
+    /// Drafts verified, after the scheduler's cut.
+    pub verified: Vec<u32>,
+    /// Drafts kept by the acceptance rule.
+    pub accepted: Vec<u32>,
+    /// Tokens added to the answer: accepted + bonus, cut at a stop token or at the length limit.
+    pub committed: Vec<u32>,
+}
+
+/// Nanoseconds by phase of the decode loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phases {
+    /// The target reads the prompt.
+    pub prefill_ns: u64,
+    /// The drafter takes over the prompt.
+    pub start_ns: u64,
+    /// The drafter proposes.
+    pub draft_ns: u64,
+    /// The scheduler cuts.
+    pub schedule_ns: u64,
+    /// The target verifies.
+    pub verify_ns: u64,
+    /// The acceptance rule decides.
+    pub judge_ns: u64,
+    /// Roll-back and hand-over to the drafter.
+    pub commit_ns: u64,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    /// Its last token is a stop token.
+    Stop,
+    /// It reached the length limit.
+    Length,
+}
+
+/// Runs of 8 tokens in one answer. Looping text is easy to draft, so a tau comes with this share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grams {
+    /// All runs: `n_tokens - 7`, or 0.
+    pub total: u32,
+    /// Runs that occurred before in the same answer.
+    pub repeated: u32,
+}
+
+impl Grams {
+    /// Counts the runs of 8 in an answer.
+    pub fn of(tokens: &[u32]) -> Self {
+        let distinct: BTreeSet<&[u32]> = tokens.windows(8).collect();
+        let total = tokens.len().saturating_sub(7);
+        Self {
+            total: total as u32,
+            repeated: (total - distinct.len()) as u32,
+        }
+    }
+}
+
+impl Record {
+    /// Says what is inconsistent about the record, if anything.
+    pub fn fault(&self) -> Option<String> {
+        if self.schema != SCHEMA {
+            return Some(format!(
+                "schema is {}, this program reads {SCHEMA}; read the run with the version that wrote it",
+                self.schema
+            ));
+        }
+        let Outcome::Ok(answer) = &self.outcome else {
+            return None;
+        };
+        if self.prompt.is_none() {
+            return Some("an answer without a prompt".into());
+        }
+        answer.fault()
+    }
+}
+
+impl Answer {
+    fn fault(&self) -> Option<String> {
+        let Rounds {
+            drafted,
+            verified,
+            accepted,
+            committed,
+        } = &self.rounds;
+        let n = committed.len();
+        if [drafted.len(), verified.len(), accepted.len()] != [n; 3] {
+            return Some("the four round lists differ in length".into());
+        }
+        let total = 1 + committed.iter().map(|c| u64::from(*c)).sum::<u64>();
+        if total != u64::from(self.n_tokens) {
+            return Some(format!(
+                "n_tokens is {}, the first token and the committed ones make {total}",
+                self.n_tokens
+            ));
+        }
+        if let Some(tokens) = self.tokens.as_ref().filter(|t| t.len() as u64 != total) {
+            return Some(format!("{} token ids for {total} tokens", tokens.len()));
+        }
+        (0..n)
+            .find(|i| {
+                let [d, v, a, c] = [drafted[*i], verified[*i], accepted[*i], committed[*i]];
+                v > d || a > v || c > a.saturating_add(1) || c == 0
+            })
+            .map(|i| {
+                format!(
+                    "round {i} breaks accepted <= verified <= drafted or 1 <= committed <= accepted + 1"
+                )
+            })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An answer whose rounds are `(accepted, committed)` of 3 drafts each, at 1 us a token.
+    pub(crate) fn answer(rounds: &[(u32, u32)]) -> Answer {
+        let n_tokens = 1 + rounds.iter().map(|r| r.1).sum::<u32>();
+        Answer {
+            n_tokens,
+            tokens_sha256: format!("hash of {n_tokens}"),
+            tokens: None,
+            rounds: Rounds {
+                drafted: vec![3; rounds.len()],
+                verified: vec![3; rounds.len()],
+                accepted: rounds.iter().map(|r| r.0).collect(),
+                committed: rounds.iter().map(|r| r.1).collect(),
+            },
+            ended: Ended::Stop,
+            prefill_ns: 50,
+            decode_ns: u64::from(n_tokens - 1) * 1000,
+            phases: Phases::default(),
+            grams: Grams {
+                total: 10,
+                repeated: 1,
+            },
+        }
+    }
+
+    pub(crate) fn record(method: &str, prompt: &str, answer: Answer) -> Record {
+        Record {
+            schema: SCHEMA,
+            run: "r".into(),
+            cell: cell(method),
+            prompt: Some(PromptKey {
+                id: prompt.into(),
+                sample: 0,
+                pass: 0,
+                sha256: "p".into(),
+                n_tokens: 4,
+            }),
+            outcome: Outcome::Ok(Box::new(answer)),
+        }
+    }
+
+    pub(crate) fn cell(method: &str) -> Cell {
+        Cell {
+            target: "toy".into(),
+            suite: "mini".into(),
+            sampling: SamplingKey::Greedy,
+            thinking: Thinking::Off,
+            concurrency: 1,
+            method: method.into(),
+        }
+    }
+
+    #[test]
+    fn repeated_runs_of_eight_are_counted_from_their_second_occurrence() {
+        assert_eq!(Grams::of(&[]), Grams::default());
+        assert_eq!(Grams::of(&[1; 7]), Grams::default());
+        let all_equal = Grams::of(&[1; 10]);
+        assert_eq!((all_equal.total, all_equal.repeated), (3, 2));
+        let rising: Vec<u32> = (0..20).collect();
+        let once = Grams::of(&rising);
+        assert_eq!((once.total, once.repeated), (13, 0));
+        let twice = Grams::of(&[rising.clone(), rising].concat());
+        assert_eq!((twice.total, twice.repeated), (33, 13));
+    }
+
+    #[test]
+    fn a_record_reads_back_from_json_unchanged() {
+        let mut skipped = record("dflash", "p1", answer(&[]));
+        skipped.prompt = None;
+        skipped.outcome = Outcome::Skipped {
+            why: "no drafter".into(),
+        };
+        let answered = record("dflash", "p1", answer(&[(2, 3), (0, 1)]));
+        for rec in [answered, skipped] {
+            let text = serde_json::to_string(&rec).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), rec);
+            assert_eq!(rec.fault(), None);
+        }
+    }
+
+    #[test]
+    fn records_that_contradict_themselves_are_found() {
+        let good = record("dflash", "p1", answer(&[(2, 3), (0, 1)]));
+        let spoil = |change: fn(&mut Answer)| {
+            let mut rec = good.clone();
+            if let Outcome::Ok(a) = &mut rec.outcome {
+                change(a);
+            }
+            rec.fault().unwrap_or_default()
+        };
+        assert!(spoil(|a| a.n_tokens = 9).contains("n_tokens is 9"));
+        assert!(spoil(|a| a.rounds.drafted.truncate(1)).contains("differ in length"));
+        assert!(spoil(|a| a.rounds.accepted[1] = 4).contains("round 1 breaks"));
+        assert!(spoil(|a| a.rounds.verified[0] = 1).contains("round 0 breaks"));
+        assert!(spoil(|a| a.tokens = Some(vec![1, 2])).contains("2 token ids for 5"));
+        let other = Record { schema: 7, ..good };
+        assert!(other.fault().unwrap_or_default().contains("schema is 7"));
+    }
+}

@@ -1,0 +1,345 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+
+use crate::metrics::{CellStats, Equality, cells};
+use crate::record::{Cell, Record};
+
+/// Drafting methods side by side in one table; more of them start another.
+const METHODS_ABREAST: usize = 2;
+
+/// What a table needs beside records.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Column order of methods; methods it does not name follow by name.
+    pub methods: Vec<String>,
+    /// Row order of suites; suites it does not name follow by name.
+    pub suites: Vec<String>,
+    /// One line about the machine.
+    pub machine: String,
+    /// Lines about the run that a reader must know, such as its warm-up.
+    pub remarks: Vec<String>,
+}
+
+/// Tables of all cells, one for each target, sampling, thinking and concurrency, suites as rows, then footnotes.
+/// Plain text without colour.
+pub fn render(records: &[Record], layout: &Layout) -> String {
+    let stats = cells(records);
+    let mut blocks: BTreeMap<Key, Vec<(&Cell, &CellStats)>> = BTreeMap::new();
+    for (cell, stat) in &stats {
+        blocks.entry(Key::of(cell)).or_default().push((cell, stat));
+    }
+    let mut notes = Notes::default();
+    let mut out = String::new();
+    for (key, block) in &blocks {
+        let grid = Grid::new(block, layout);
+        out.push_str(&format!("{}\n", key.title()));
+        for methods in grid.methods.chunks(METHODS_ABREAST) {
+            out.push_str(&grid.table(methods, &mut notes));
+            out.push('\n');
+        }
+        out.push_str(&grid.asides());
+        out.push('\n');
+    }
+    out.push_str(&notes.text());
+    out.push_str(&definitions(&stats, layout));
+    out
+}
+
+/// What separates one table from another.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    target: String,
+    sampling: crate::SamplingKey,
+    thinking: crate::Thinking,
+    concurrency: u32,
+}
+
+impl Key {
+    fn of(cell: &Cell) -> Self {
+        Self {
+            target: cell.target.clone(),
+            sampling: cell.sampling,
+            thinking: cell.thinking,
+            concurrency: cell.concurrency,
+        }
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{}, {}, thinking {}, concurrency {}",
+            self.target, self.sampling, self.thinking, self.concurrency
+        )
+    }
+}
+
+/// Numbered footnotes; equal texts share a number.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    fn mark(&mut self, text: String) -> String {
+        let at = self.0.iter().position(|n| *n == text).unwrap_or_else(|| {
+            self.0.push(text);
+            self.0.len() - 1
+        });
+        format!("[{}]", at + 1)
+    }
+
+    fn text(&self) -> String {
+        let lines = self.0.iter().enumerate();
+        lines.fold(String::new(), |mut out, (i, note)| {
+            out.push_str(&format!("[{}] {note}\n", i + 1));
+            out
+        })
+    }
+}
+
+/// The cells of one table.
+struct Grid<'a> {
+    suites: Vec<&'a str>,
+    /// Drafting methods; vanilla alone if there is none.
+    methods: Vec<&'a str>,
+    at: BTreeMap<(&'a str, &'a str), &'a CellStats>,
+}
+
+impl<'a> Grid<'a> {
+    fn new(block: &[(&'a Cell, &'a CellStats)], layout: &Layout) -> Self {
+        let suites = block.iter().map(|(c, _)| c.suite.as_str()).collect();
+        let methods = block.iter().map(|(c, _)| c.method.as_str()).collect();
+        let mut methods = ordered(methods, &layout.methods);
+        // Vanilla is the first column of every table; alone it is a table too.
+        methods.retain(|m| *m != "vanilla");
+        if methods.is_empty() {
+            methods.push("vanilla");
+        }
+        Self {
+            suites: ordered(suites, &layout.suites),
+            methods,
+            at: block
+                .iter()
+                .map(|(c, s)| ((c.suite.as_str(), c.method.as_str()), *s))
+                .collect(),
+        }
+    }
+
+    fn table(&self, methods: &[&str], notes: &mut Notes) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.remove_style(TableComponent::HorizontalLines);
+        table.remove_style(TableComponent::MiddleIntersections);
+        let mut head = vec!["\nsuite".to_owned(), "vanilla\ntok/s".to_owned()];
+        let drafting: Vec<&str> = methods
+            .iter()
+            .copied()
+            .filter(|m| *m != "vanilla")
+            .collect();
+        for method in &drafting {
+            head.extend([
+                format!("{method}\ntau"),
+                "\nspeedup".into(),
+                "\ntok/s".into(),
+                "\nequal".into(),
+            ]);
+        }
+        table.set_header(head);
+        for suite in &self.suites {
+            let mut row = vec![(*suite).to_owned()];
+            row.push(match self.look_up(suite, "vanilla", notes) {
+                Ok(stat) => number(stat.tokens_per_sec, rate),
+                Err(dash) => dash,
+            });
+            for method in &drafting {
+                row.extend(self.four(suite, method, notes));
+            }
+            table.add_row(row);
+        }
+        if self.suites.len() > 1 {
+            table.add_row(self.mean_row(&drafting));
+        }
+        for (idx, column) in table.column_iter_mut().enumerate() {
+            if idx > 0 {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.trim_fmt()
+    }
+
+    /// The cell's numbers, or the dash that stands for them.
+    fn look_up(&self, suite: &str, method: &str, notes: &mut Notes) -> Result<&CellStats, String> {
+        let stat = self.at.get(&(suite, method)).ok_or("-")?;
+        match &stat.trouble {
+            None => Ok(stat),
+            Some(why) => Err(format!(
+                "- {}",
+                notes.mark(format!("{method} on {suite}: {why}"))
+            )),
+        }
+    }
+
+    fn four(&self, suite: &str, method: &str, notes: &mut Notes) -> [String; 4] {
+        match self.look_up(suite, method, notes) {
+            Ok(stat) => [
+                number(stat.tau, two),
+                number(stat.speedup, times),
+                number(stat.tokens_per_sec, rate),
+                verdict(stat.equality),
+            ],
+            Err(dash) => [dash, "-".into(), "-".into(), "-".into()],
+        }
+    }
+
+    fn mean_row(&self, methods: &[&str]) -> Vec<String> {
+        let vanilla = self.mean("vanilla", |s| s.tokens_per_sec);
+        let mut row = vec!["mean".to_owned(), number(vanilla, rate)];
+        for method in methods {
+            row.extend([
+                number(self.mean(method, |s| s.tau), two),
+                number(self.mean(method, |s| s.speedup), times),
+                number(self.mean(method, |s| s.tokens_per_sec), rate),
+                self.equality_of_all(method),
+            ]);
+        }
+        row
+    }
+
+    /// Mean over suites; `None` if one has no value.
+    fn mean(&self, method: &str, value: impl Fn(&CellStats) -> Option<f64>) -> Option<f64> {
+        let values: Option<Vec<f64>> = self
+            .suites
+            .iter()
+            .map(|suite| {
+                let stat = self.at.get(&(*suite, method))?;
+                stat.trouble.is_none().then(|| value(stat))?
+            })
+            .collect();
+        let values = values.filter(|v| !v.is_empty())?;
+        Some(values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    fn equality_of_all(&self, method: &str) -> String {
+        let each = self.suites.iter().map(|suite| {
+            let stat = self.at.get(&(*suite, method));
+            stat.filter(|s| s.trouble.is_none())
+                .map_or(Equality::Unknown, |s| s.equality)
+        });
+        verdict(each.reduce(Equality::and).unwrap_or(Equality::Unknown))
+    }
+
+    /// Intervals and shares, which would make the table too wide.
+    fn asides(&self) -> String {
+        let mut out = String::new();
+        for method in self.methods.iter().filter(|m| **m != "vanilla") {
+            let parts: Vec<String> = self
+                .suites
+                .iter()
+                .filter_map(|suite| {
+                    let stat = self.at.get(&(*suite, *method))?;
+                    let (low, high) = stat.tau_interval.filter(|_| stat.trouble.is_none())?;
+                    Some(format!("{suite} {low:.2} to {high:.2}"))
+                })
+                .collect();
+            if !parts.is_empty() {
+                out.push_str(&format!(
+                    "{method} tau, 95 % interval: {}\n",
+                    parts.join(", ")
+                ));
+            }
+            if let Some(share) = self.mean(method, |s| s.accepted_share) {
+                out.push_str(&format!("{method} drafts accepted: {}\n", percent(share)));
+            }
+        }
+        let drafting = self.methods.iter().copied().filter(|m| *m != "vanilla");
+        let shares: Vec<String> = std::iter::once("vanilla")
+            .chain(drafting)
+            .filter_map(|m| {
+                let share = self.mean(m, |s| s.repeated_share)?;
+                Some(format!("{m} {}", percent(share)))
+            })
+            .collect();
+        if !shares.is_empty() {
+            out.push_str(&format!("repeated 8-grams: {}\n", shares.join(", ")));
+        }
+        out
+    }
+}
+
+/// Ids in the given order; those it does not name follow by name.
+fn ordered<'a>(ids: BTreeSet<&'a str>, order: &[String]) -> Vec<&'a str> {
+    let mut ids: Vec<&str> = ids.into_iter().collect();
+    ids.sort_by_key(|id| order.iter().position(|o| o == id).unwrap_or(order.len()));
+    ids
+}
+
+fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
+    let mut out = String::new();
+    let mut say = |text: &str| out.push_str(&format!("{text}\n"));
+    say(
+        "tau: tokens committed per round (accepted drafts + 1, cut where an answer ends), pooled over a",
+    );
+    say(
+        "  suite's rounds; the first token, which prefill gives, belongs to no round. Mean row: mean of suites.",
+    );
+    say("  Intervals resample whole prompts.");
+    say(
+        "speedup: vanilla's decode time per token / the method's, over the same prompts, in one process,",
+    );
+    say("  interleaved; prefill is out, the drafter's own start on a prompt is in.");
+    say("tok/s: (answer tokens - 1) / decode time, of one sequence.");
+    let any = |wanted: fn(&Equality) -> bool| stats.values().any(|s| wanted(&s.equality));
+    if any(|e| matches!(e, Equality::Exact { .. })) {
+        say("equal: answers that are vanilla's token by token, of all answers.");
+    }
+    if any(|e| matches!(e, Equality::Law)) {
+        say(
+            "equal: law = draws differ, their distribution is vanilla's by the acceptance rule (tested in the",
+        );
+        say("  decode crate by chi-square, not by this run).");
+    }
+    say(
+        "repeated 8-grams: share of 8-token runs seen before in the same answer; looping text drafts easily.",
+    );
+    layout.remarks.iter().for_each(|r| say(r));
+    say(
+        "Models that fit in the cache make speedups on a CPU small: there a verify pass costs nearly as much",
+    );
+    say("  as the single steps it replaces.");
+    if !layout.machine.is_empty() {
+        say(&format!("machine: {}", layout.machine));
+    }
+    out
+}
+
+fn verdict(equality: Equality) -> String {
+    match equality {
+        Equality::Reference => "reference".into(),
+        Equality::Exact { equal, of } if equal == of => format!("exact {equal}/{of}"),
+        Equality::Exact { equal, of } => format!("DIFFERS {equal}/{of}"),
+        Equality::Law => "law".into(),
+        Equality::Unknown => "-".into(),
+    }
+}
+
+fn number(value: Option<f64>, form: fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".into(), form)
+}
+
+fn two(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+fn times(value: f64) -> String {
+    format!("{value:.2}x")
+}
+
+fn rate(value: f64) -> String {
+    if value < 100.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
