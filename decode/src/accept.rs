@@ -186,8 +186,8 @@ impl<'a> Drafts<'a> {
     }
 
     /// `p <- max(p - q, 0)`, renormalised; if nothing is left (p and q equal up to rounding) `p` stays.
-    fn take(&self, i: usize, token: TokenId, p: &mut Vec<f32>) {
-        let mut rest = p.clone();
+    fn take(&self, i: usize, token: TokenId, p: &mut [f32]) {
+        let mut rest = p.to_vec();
         match &self.law {
             HostLaw::Point => rest[token as usize] = 0.0,
             HostLaw::Full { vocab, probs } => {

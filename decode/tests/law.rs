@@ -54,7 +54,7 @@ fn p_value(drafter: &mut dyn Drafter, scheduler: &mut dyn Scheduler, seed: u64) 
         cells > 300,
         "the test must look at many outcomes, got {cells}"
     );
-    ChiSquared::new(cells as f64).unwrap().sf(chi2)
+    ChiSquared::new(cells as f64).expect("some cells").sf(chi2)
 }
 
 /// Probability of four tokens after the prompt 1, 2, 3.

@@ -100,7 +100,7 @@ pub(crate) fn run_cut(
         scheduler,
         probe,
     };
-    let mut out = decode(parts, requests, settings).unwrap();
+    let mut out = decode(parts, requests, settings).expect("valid toy requests");
     out.sort_by_key(|g| g.id);
     out
 }
