@@ -1,0 +1,111 @@
+//! Where a model's files come from.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use crate::error::{LoadError, Result};
+
+/// A set of files that make up one model.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A directory on disk.
+    Dir(PathBuf),
+    /// Files inside the binary.
+    Embedded {
+        /// How errors name the set, such as the target's id.
+        name: &'static str,
+        /// File names without directory, and contents.
+        files: Vec<(&'static str, &'static [u8])>,
+    },
+}
+
+impl Source {
+    /// How errors name the whole set.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Dir(dir) => dir.display().to_string(),
+            Self::Embedded { name, .. } => format!("embedded {name}"),
+        }
+    }
+
+    /// How errors name one file of the set.
+    pub fn label(&self, file: &str) -> String {
+        match self {
+            Self::Dir(dir) => dir.join(file).display().to_string(),
+            Self::Embedded { name, .. } => format!("embedded {name}/{file}"),
+        }
+    }
+
+    /// Whether the set has this file.
+    pub fn exists(&self, file: &str) -> bool {
+        match self {
+            Self::Dir(dir) => dir.join(file).is_file(),
+            Self::Embedded { files, .. } => files.iter().any(|(name, _)| *name == file),
+        }
+    }
+
+    /// The whole file.
+    ///
+    /// # Errors
+    /// [`LoadError::Read`] if it is absent or unreadable.
+    pub fn read(&self, file: &str) -> Result<Vec<u8>> {
+        match self {
+            Self::Dir(dir) => std::fs::read(dir.join(file)).map_err(|e| self.unreadable(file, e)),
+            Self::Embedded { .. } => Ok(self.embedded(file)?.to_vec()),
+        }
+    }
+
+    /// Length of the file in bytes.
+    pub(crate) fn len_bytes(&self, file: &str) -> Result<u64> {
+        match self {
+            Self::Dir(dir) => std::fs::metadata(dir.join(file))
+                .map(|meta| meta.len())
+                .map_err(|e| self.unreadable(file, e)),
+            Self::Embedded { .. } => Ok(self.embedded(file)?.len() as u64),
+        }
+    }
+
+    /// `len` bytes from `start` on, so that a weight file larger than memory can be read tensor by tensor.
+    pub(crate) fn read_range(&self, file: &str, start: u64, len: usize) -> Result<Vec<u8>> {
+        let too_short = || {
+            let end = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            self.unreadable(file, end)
+        };
+        match self {
+            Self::Dir(dir) => {
+                let mut bytes = vec![0; len];
+                let mut reader =
+                    File::open(dir.join(file)).map_err(|e| self.unreadable(file, e))?;
+                reader
+                    .seek(SeekFrom::Start(start))
+                    .and_then(|_| reader.read_exact(&mut bytes))
+                    .map_err(|e| self.unreadable(file, e))?;
+                Ok(bytes)
+            }
+            Self::Embedded { .. } => {
+                let start = usize::try_from(start).ok().ok_or_else(too_short)?;
+                let end = start.checked_add(len).ok_or_else(too_short)?;
+                let bytes = self.embedded(file)?.get(start..end);
+                Ok(bytes.ok_or_else(too_short)?.to_vec())
+            }
+        }
+    }
+
+    fn embedded(&self, file: &str) -> Result<&'static [u8]> {
+        let found = match self {
+            Self::Dir(_) => None,
+            Self::Embedded { files, .. } => files.iter().find(|(name, _)| *name == file),
+        };
+        found
+            .map(|(_, bytes)| *bytes)
+            .ok_or_else(|| self.unreadable(file, std::io::ErrorKind::NotFound.into()))
+    }
+
+    fn unreadable(&self, file: &str, source: std::io::Error) -> LoadError {
+        LoadError::Read {
+            file: self.label(file),
+            source,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Named f32 tensors out of safetensors files.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::{Dtype, Metadata};
+
+use crate::error::{LoadError, Result};
+use crate::fields::Fields;
+use crate::source::Source;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The wrapper module that some checkpoints keep in their names.
+const PREFIX: &str = "model.";
+/// Length of the header's length in a safetensors file.
+const HEADER_LEN_BYTES: u64 = 8;
+/// No real header comes near this; a larger one is a damaged file.
+const MAX_HEADER_BYTES: u64 = 100 << 20;
+
+/// The tensors of a checkpoint that have not been taken yet.
+///
+/// Names may carry the prefix `model.` or not; asking for either form finds both. BF16 and F16 become F32.
+#[derive(Debug)]
+pub struct Weights {
+    /// What errors name when no file can be named.
+    place: String,
+    source: Option<Source>,
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    File(FileEntry),
+    Held(Tensor),
+}
+
+#[derive(Debug)]
+struct FileEntry {
+    file: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    start: u64,
+    len: usize,
+}
+
+impl Weights {
+    /// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json lists.
+    ///
+    /// # Errors
+    /// If there are neither, a file is unreadable or cut short, or a file lacks a tensor that the index puts there.
+    pub fn open(source: &Source) -> Result<Self> {
+        let mut entries = BTreeMap::new();
+        let place;
+        if source.exists(SINGLE) {
+            place = source.label(SINGLE);
+            read_header(source, SINGLE, &mut entries)?;
+        } else if source.exists(INDEX) {
+            place = source.label(INDEX);
+            let mut fields = Fields::parse(&place, &source.read(INDEX)?)?;
+            let map: BTreeMap<String, String> = fields.required("weight_map")?;
+            for file in map.values().collect::<BTreeSet<_>>() {
+                read_header(source, file, &mut entries)?;
+            }
+            for (tensor, file) in map {
+                match entries.get(&tensor) {
+                    Some(Entry::File(entry)) if entry.file == file => {}
+                    _ => {
+                        return Err(LoadError::MissingTensor {
+                            file: source.label(&file),
+                            tensor,
+                        });
+                    }
+                }
+            }
+        } else {
+            return Err(LoadError::NoWeights {
+                place: source.place(),
+            });
+        }
+        Ok(Self {
+            place,
+            source: Some(source.clone()),
+            entries,
+        })
+    }
+
+    /// Tensors that are in memory already; `place` is what errors name.
+    pub fn from_tensors(
+        place: impl Into<String>,
+        tensors: impl IntoIterator<Item = (String, Tensor)>,
+    ) -> Self {
+        Self {
+            place: place.into(),
+            source: None,
+            entries: tensors
+                .into_iter()
+                .map(|(name, tensor)| (name, Entry::Held(tensor)))
+                .collect(),
+        }
+    }
+
+    /// Whether the tensor is there and not taken yet.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Shape of a tensor that is not taken yet.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        match self.entries.get(&self.find(name)?)? {
+            Entry::File(entry) => Some(&entry.shape),
+            Entry::Held(tensor) => Some(tensor.dims()),
+        }
+    }
+
+    /// Hands a tensor over as contiguous f32; a second call for the same name does not find it.
+    ///
+    /// # Errors
+    /// If it is missing, has another shape or a type other than BF16, F16 and F32, or cannot be read.
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let found = self
+            .find(name)
+            .and_then(|found| self.entries.remove_entry(&found));
+        let Some((name, entry)) = found else {
+            return Err(LoadError::MissingTensor {
+                file: self.place.clone(),
+                tensor: name.to_owned(),
+            });
+        };
+        let got = match &entry {
+            Entry::File(entry) => entry.shape.as_slice(),
+            Entry::Held(tensor) => tensor.dims(),
+        };
+        if got != shape {
+            return Err(LoadError::Shape {
+                file: self.label(&entry),
+                got: got.to_vec(),
+                tensor: name,
+                want: shape.to_vec(),
+            });
+        }
+        let tensor = match entry {
+            Entry::Held(tensor) => tensor,
+            Entry::File(entry) => self.read(name, &entry)?,
+        };
+        Ok(tensor.to_dtype(DType::F32)?.contiguous()?)
+    }
+
+    /// Drops a tensor that a checkpoint may hold although the model has no use for it, such as a tied head.
+    pub fn ignore(&mut self, name: &str) {
+        if let Some(found) = self.find(name) {
+            self.entries.remove(&found);
+        }
+    }
+
+    /// Ends the loading. Rotary tables (`rotary_emb.*`), which are computed here, may be left over.
+    ///
+    /// # Errors
+    /// [`LoadError::UnexpectedTensors`] if other tensors were not taken.
+    pub fn finish(self) -> Result<()> {
+        let mut left = self
+            .entries
+            .iter()
+            .filter(|(name, _)| !name.contains("rotary_emb."))
+            .peekable();
+        let Some((_, first)) = left.peek() else {
+            return Ok(());
+        };
+        let file = self.label(first);
+        let names: Vec<&str> = left.map(|(name, _)| name.as_str()).collect();
+        let mut tensors = names[..names.len().min(8)].join(", ");
+        if names.len() > 8 {
+            tensors.push_str(&format!(" and {} more", names.len() - 8));
+        }
+        Err(LoadError::UnexpectedTensors { file, tensors })
+    }
+
+    fn find(&self, name: &str) -> Option<String> {
+        let other = match name.strip_prefix(PREFIX) {
+            Some(bare) => bare.to_owned(),
+            None => format!("{PREFIX}{name}"),
+        };
+        [name.to_owned(), other]
+            .into_iter()
+            .find(|name| self.entries.contains_key(name))
+    }
+
+    fn read(&self, name: String, entry: &FileEntry) -> Result<Tensor> {
+        let source = self
+            .source
+            .as_ref()
+            .expect("file entries are only made by `open`, which keeps the source");
+        let dtype = match entry.dtype {
+            Dtype::BF16 => DType::BF16,
+            Dtype::F16 => DType::F16,
+            Dtype::F32 => DType::F32,
+            other => {
+                return Err(LoadError::Dtype {
+                    file: source.label(&entry.file),
+                    tensor: name,
+                    got: format!("{other:?}"),
+                });
+            }
+        };
+        let bytes = source.read_range(&entry.file, entry.start, entry.len)?;
+        let tensor = Tensor::from_raw_buffer(&bytes, dtype, &entry.shape, &Device::Cpu)?;
+        Ok(tensor)
+    }
+
+    fn label(&self, entry: &Entry) -> String {
+        match (entry, &self.source) {
+            (Entry::File(entry), Some(source)) => source.label(&entry.file),
+            _ => self.place.clone(),
+        }
+    }
+}
+
+fn read_header(source: &Source, file: &str, entries: &mut BTreeMap<String, Entry>) -> Result<()> {
+    let broken = |why: String| LoadError::BrokenWeights {
+        file: source.label(file),
+        why,
+    };
+    let total = source.len_bytes(file)?;
+    if total < HEADER_LEN_BYTES {
+        return Err(broken(format!("{total} bytes hold no header")));
+    }
+    let mut length = [0; HEADER_LEN_BYTES as usize];
+    length.copy_from_slice(&source.read_range(file, 0, HEADER_LEN_BYTES as usize)?);
+    let header_len = u64::from_le_bytes(length);
+    if header_len > MAX_HEADER_BYTES || HEADER_LEN_BYTES + header_len > total {
+        return Err(broken(format!(
+            "its header wants {header_len} bytes, the file has {total}"
+        )));
+    }
+    let header = source.read_range(file, HEADER_LEN_BYTES, header_len as usize)?;
+    let metadata: Metadata = serde_json::from_slice(&header)
+        .map_err(|e| broken(format!("its header does not parse: {e}")))?;
+    let data_start = HEADER_LEN_BYTES + header_len;
+    let data_len = total - data_start;
+    if metadata.data_len() as u64 != data_len {
+        return Err(broken(format!(
+            "its header describes {} bytes of data, the file has {data_len}",
+            metadata.data_len()
+        )));
+    }
+    let infos: BTreeMap<String, _> = metadata.tensors().into_iter().collect();
+    for (name, info) in infos {
+        let (start, end) = info.data_offsets;
+        let wanted = info
+            .shape
+            .iter()
+            .try_fold(info.dtype.bitsize() / 8, |bytes, dim| {
+                bytes.checked_mul(*dim)
+            });
+        let len = end.checked_sub(start);
+        if end as u64 > data_len || len.is_none() || len != wanted {
+            return Err(broken(format!(
+                "tensor {name:?} of shape {:?} lies at bytes {start}..{end}",
+                info.shape
+            )));
+        }
+        let entry = Entry::File(FileEntry {
+            file: file.to_owned(),
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+            start: data_start + start as u64,
+            len: end - start,
+        });
+        if entries.insert(name.clone(), entry).is_some() {
+            return Err(broken(format!("tensor {name:?} is in an earlier file too")));
+        }
+    }
+    Ok(())
+}
