@@ -13,7 +13,7 @@ use std::ops::Range;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use crate::input::{dense_f32, dims2, slice_f32};
-use crate::parallel;
+use crate::parallel::{self, MutPtr};
 use crate::simd::{Isa, Kernel, Simd};
 use crate::tile::dots;
 
@@ -30,13 +30,15 @@ const BLOCK_BYTES: usize = 128 * 1024;
 /// # Errors
 /// If an input is not f32 with two dimensions, or the two K differ.
 pub fn linear(x: &Tensor, w: &Tensor) -> Result<Tensor> {
-    linear_with(Isa::detect(), x, w)
-}
-
-fn linear_with(isa: Isa, x: &Tensor, w: &Tensor) -> Result<Tensor> {
     let shape = shape(x, w)?;
     let (x, w) = (dense_f32(OP, "x", x)?, dense_f32(OP, "w", w)?);
-    x.apply_op2(&w, Linear { isa, shape })
+    x.apply_op2(
+        &w,
+        Linear {
+            isa: Isa::detect(),
+            shape,
+        },
+    )
 }
 
 /// Sizes of one product: rows, inner length, output columns.
@@ -89,7 +91,7 @@ fn product(isa: Isa, shape: LinearShape, x: &[f32], w: &[f32]) -> Vec<f32> {
         "the slices are as long as the checked shapes say"
     );
     let mut out: Vec<f32> = Vec::with_capacity(n * o);
-    let to = OutPtr(out.as_mut_ptr());
+    let to = MutPtr(out.as_mut_ptr());
     // About 50 GFLOP/s, and never faster than 20 GB/s of weights.
     let cost_ns = (2 * n * k * o / 50).max(4 * k * o / 20);
     parallel::for_ranges(o, COLUMN_GRAIN, cost_ns, |columns| {
@@ -106,20 +108,12 @@ fn product(isa: Isa, shape: LinearShape, x: &[f32], w: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Start of the `[N, O]` result. Threads write columns of their own through it.
-#[derive(Clone, Copy)]
-struct OutPtr(*mut f32);
-// SAFETY: `Columns` writes only in its own range of columns, and the ranges of one call do not overlap.
-unsafe impl Send for OutPtr {}
-// SAFETY: as above.
-unsafe impl Sync for OutPtr {}
-
 /// All rows of some output columns.
 struct Columns<'a> {
     shape: LinearShape,
     x: &'a [f32],
     w: &'a [f32],
-    out: OutPtr,
+    out: MutPtr<f32>,
     columns: Range<usize>,
 }
 
@@ -217,7 +211,7 @@ impl Columns<'_> {
             let sums = dots(simd, self.x_rows::<A>(row), w, k);
             for a in 0..A {
                 for b in 0..B {
-                    let to = self.out.0.add((row + a) * o + column + 4 * b);
+                    let to = self.out.at((row + a) * o + column + 4 * b);
                     to.cast::<[f32; 4]>().write(sums[a][b]);
                 }
             }

@@ -1,4 +1,5 @@
 //! Splitting work over rayon's threads when it is large enough to pay for waking them.
+#![allow(unsafe_code, reason = "threads write disjoint parts of one slice")]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,6 +42,48 @@ pub(crate) fn for_ranges(
         }
         take_pieces();
     });
+}
+
+/// Calls `work` with runs of whole chunks of `values`, each `chunk_len` long but for the last one of all, and with the
+/// index of the first chunk of the run; threads as in [`for_ranges`].
+pub(crate) fn for_chunks<T: Send>(
+    values: &mut [T],
+    chunk_len: usize,
+    cost_ns: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let (len, start) = (values.len(), MutPtr(values.as_mut_ptr()));
+    for_ranges(len.div_ceil(chunk_len), 1, cost_ns, |chunks| {
+        let (from, to) = (chunks.start * chunk_len, (chunks.end * chunk_len).min(len));
+        // SAFETY: within `values`, which is borrowed for the whole call, and `for_ranges` gives no chunk twice.
+        let run = unsafe { std::slice::from_raw_parts_mut(start.at(from), to - from) };
+        work(chunks.start, run);
+    });
+}
+
+/// A pointer through which several threads write, each in a place of its own.
+pub(crate) struct MutPtr<T>(pub(crate) *mut T);
+// SAFETY: a pointer carries no access by itself; those who write through it keep to places of their own.
+unsafe impl<T: Send> Send for MutPtr<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for MutPtr<T> {}
+
+impl<T> Clone for MutPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for MutPtr<T> {}
+
+impl<T> MutPtr<T> {
+    /// # Safety
+    /// `offset` must be within what the pointer was made from.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, offset: usize) -> *mut T {
+        // SAFETY: the caller vouches for the offset.
+        unsafe { self.0.add(offset) }
+    }
 }
 
 /// Waking a thread and waiting for it costs about 10 microseconds on the development machine.

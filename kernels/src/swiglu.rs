@@ -1,9 +1,9 @@
 //! The gated activation of the feed-forward block.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use crate::input::dense_f32;
-use crate::reference;
+use crate::input::{dense_f32, slice_f32};
+use crate::parallel;
 
 const OP: &str = "swiglu";
 
@@ -12,8 +12,9 @@ const OP: &str = "swiglu";
 /// # Errors
 /// If an input is not f32 or the shapes differ.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    check(gate, up)?;
     let (gate, up) = (dense_f32(OP, "gate", gate)?, dense_f32(OP, "up", up)?);
-    reference::swiglu(&gate, &up)
+    gate.apply_op2(&up, SwiGlu)
 }
 
 pub(crate) fn check(gate: &Tensor, up: &Tensor) -> Result<()> {
@@ -25,4 +26,34 @@ pub(crate) fn check(gate: &Tensor, up: &Tensor) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Values that one thread takes at a time.
+const PIECE: usize = 1024;
+
+struct SwiGlu;
+
+impl CustomOp2 for SwiGlu {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(
+        &self,
+        gate: &CpuStorage,
+        gate_at: &Layout,
+        up: &CpuStorage,
+        up_at: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (gate, up) = (slice_f32(OP, gate, gate_at)?, slice_f32(OP, up, up_at)?);
+        let mut out = gate.to_vec();
+        // The exponential takes about four nanoseconds.
+        parallel::for_chunks(&mut out, PIECE, 4 * gate.len(), |first, piece| {
+            let up = &up[first * PIECE..];
+            for (value, up) in piece.iter_mut().zip(up) {
+                *value = *value / (1.0 + (-*value).exp()) * up;
+            }
+        });
+        Ok((CpuStorage::F32(out), gate_at.shape().clone()))
+    }
 }
