@@ -121,13 +121,13 @@ impl DecoderConfig {
             n_kv_heads,
             head_dim,
             rms_eps: fields.positive("rms_norm_eps")? as f32,
-            rope: rope(&mut fields, family)?,
+            rope: RopeConfig::read(&mut fields, family.ropes)?,
             max_positions: fields.size("max_position_embeddings")?,
             mlp: mlp(&mut fields, family.mlp)?,
             head: if tied { HeadKind::Tied } else { HeadKind::Own },
             stop_tokens: stop_tokens(&mut fields, vocab)?,
         };
-        layer_types(&mut fields, n_layers)?;
+        full_attention_only(&mut fields, n_layers)?;
         fields.ignore(HARMLESS);
         fields.finish()?;
         Ok(config)
@@ -163,8 +163,12 @@ fn family(fields: &mut Fields) -> Result<&'static Family> {
     Ok(family)
 }
 
-/// Keys that would change the forward pass have to hold the one value this decoder computes.
-fn refuse_other_forward_passes(fields: &mut Fields) -> Result<()> {
+/// Reads the keys that would change the forward pass of a layer: each must hold the one value computed here (SiLU, no
+/// biases, no sliding window).
+///
+/// # Errors
+/// [`crate::LoadError::Unsupported`] for another value.
+pub fn refuse_other_forward_passes(fields: &mut Fields) -> Result<()> {
     fields.only("hidden_act", &json!("silu"))?;
     for key in ["attention_bias", "mlp_bias", "qkv_bias"] {
         fields.only(key, &json!(false))?;
@@ -182,7 +186,11 @@ fn refuse_other_forward_passes(fields: &mut Fields) -> Result<()> {
     Ok(())
 }
 
-fn layer_types(fields: &mut Fields, n_layers: usize) -> Result<()> {
+/// Reads `layer_types`, which may be absent and may list full attention only.
+///
+/// # Errors
+/// [`crate::LoadError::BadValue`] for another number of layers, [`crate::LoadError::Unsupported`] for another kind.
+pub fn full_attention_only(fields: &mut Fields, n_layers: usize) -> Result<()> {
     let Some(types) = fields.optional::<Vec<String>>("layer_types")? else {
         return Ok(());
     };
@@ -232,50 +240,6 @@ fn mlp(fields: &mut Fields, kind: MlpKind) -> Result<MlpDims> {
     }
 }
 
-/// Both spellings: `rope_parameters`, or `rope_theta` beside an optional `rope_scaling`.
-fn rope(fields: &mut Fields, family: &Family) -> Result<RopeConfig> {
-    let outer: Option<f64> = match fields.has("rope_theta") {
-        true => Some(fields.positive("rope_theta")?),
-        false => None,
-    };
-    let newer = fields.object("rope_parameters")?;
-    let older = fields.object("rope_scaling")?;
-    let (mut inner, spelling) = match (newer, older) {
-        (Some(_), Some(_)) => {
-            let why = "stands beside rope_parameters; keep one of the two".into();
-            return Err(fields.bad_value("rope_scaling", why));
-        }
-        (Some(inner), None) => (inner, "rope_parameters"),
-        (None, Some(inner)) => (inner, "rope_scaling"),
-        (None, None) => {
-            let theta = match outer {
-                Some(theta) => theta,
-                None => fields.positive("rope_theta")?,
-            };
-            return Ok(RopeConfig::Default { theta });
-        }
-    };
-    let nested: Option<f64> = inner.optional("rope_theta")?;
-    let theta = match (outer, nested) {
-        (Some(a), Some(b)) if a != b => {
-            let why = format!("is {b}, the outer rope_theta is {a}");
-            return Err(inner.bad_value("rope_theta", why));
-        }
-        (Some(theta), _) | (None, Some(theta)) => theta,
-        (None, None) => fields.positive("rope_theta")?,
-    };
-    if !(theta > 0.0 && theta.is_finite()) {
-        return Err(inner.bad_value("rope_theta", format!("must be above 0, is {theta}")));
-    }
-    let config = scaled(&mut inner, theta)?;
-    inner.finish()?;
-    if !family.ropes.contains(&config.kind()) {
-        let got = json!(format!("{:?} for {}", config.kind(), family.architecture));
-        return Err(fields.unsupported(spelling, &got, &format!("{:?}", family.ropes)));
-    }
-    Ok(config)
-}
-
 fn scaled(inner: &mut Fields, theta: f64) -> Result<RopeConfig> {
     let key = if inner.has("rope_type") {
         "rope_type"
@@ -321,6 +285,53 @@ fn stop_tokens(fields: &mut Fields, vocab: usize) -> Result<Vec<TokenId>> {
 }
 
 impl RopeConfig {
+    /// Reads both spellings: `rope_parameters`, or `rope_theta` beside an optional `rope_scaling`.
+    ///
+    /// # Errors
+    /// If theta is missing or not above 0, the spellings contradict each other, or the kind is not among `allowed`.
+    pub fn read(fields: &mut Fields, allowed: &[RopeKind]) -> Result<Self> {
+    let outer: Option<f64> = match fields.has("rope_theta") {
+        true => Some(fields.positive("rope_theta")?),
+        false => None,
+    };
+    let newer = fields.object("rope_parameters")?;
+    let older = fields.object("rope_scaling")?;
+    let (mut inner, spelling) = match (newer, older) {
+        (Some(_), Some(_)) => {
+            let why = "stands beside rope_parameters; keep one of the two".into();
+            return Err(fields.bad_value("rope_scaling", why));
+        }
+        (Some(inner), None) => (inner, "rope_parameters"),
+        (None, Some(inner)) => (inner, "rope_scaling"),
+        (None, None) => {
+            let theta = match outer {
+                Some(theta) => theta,
+                None => fields.positive("rope_theta")?,
+            };
+            return Ok(RopeConfig::Default { theta });
+        }
+    };
+    let nested: Option<f64> = inner.optional("rope_theta")?;
+    let theta = match (outer, nested) {
+        (Some(a), Some(b)) if a != b => {
+            let why = format!("is {b}, the outer rope_theta is {a}");
+            return Err(inner.bad_value("rope_theta", why));
+        }
+        (Some(theta), _) | (None, Some(theta)) => theta,
+        (None, None) => fields.positive("rope_theta")?,
+    };
+    if !(theta > 0.0 && theta.is_finite()) {
+        return Err(inner.bad_value("rope_theta", format!("must be above 0, is {theta}")));
+    }
+    let config = scaled(&mut inner, theta)?;
+    inner.finish()?;
+    if !allowed.contains(&config.kind()) {
+        let got = json!(format!("{:?}", config.kind()));
+        return Err(fields.unsupported(spelling, &got, &format!("{allowed:?}")));
+    }
+    Ok(config)
+}
+
     /// Which kind it is.
     pub fn kind(&self) -> RopeKind {
         match self {

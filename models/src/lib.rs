@@ -16,7 +16,7 @@ mod spec;
 mod weights;
 
 pub use cache::{CacheDims, Plan, Rows, SlotCache};
-pub use config::{DecoderConfig, HeadKind};
+pub use config::{DecoderConfig, HeadKind, full_attention_only, refuse_other_forward_passes};
 pub use decoder::{Decoder, DecoderOptions};
 pub use error::LoadError;
 pub use fields::Fields;
