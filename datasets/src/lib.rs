@@ -1,6 +1,13 @@
 //! Raw sources brought to one JSONL shape, pinned by content hash, and the synthetic training text.
 
+mod corpus;
+mod error;
 mod example;
+mod hash;
+pub mod sources;
 pub mod synth;
 
+pub use corpus::{CorpusSpec, SourceKind, SourceSpec, corpus, same_prompt_key};
+pub use error::{Error, Result};
 pub use example::{Domain, Example};
+pub use hash::{Pinned, sha256_bytes, sha256_file};

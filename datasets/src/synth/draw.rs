@@ -150,7 +150,9 @@ impl<'a> Draw<'a> {
         let (key, field) = match slot.split_once('.') {
             Some((key, field)) => (
                 key,
-                field.parse().map_err(|_| format!("bad slot {slot:?}"))?,
+                field
+                    .parse()
+                    .map_err(|e| format!("bad slot {slot:?}: {e}"))?,
             ),
             None => (slot, 0usize),
         };
