@@ -55,12 +55,20 @@ pub enum SourceKind {
 
 /// Builds the training text, in the order a trainer should read it. Deterministic.
 ///
+/// # Errors
+/// [`crate::Error`] of the source that cannot be read, is not the pinned one or yields too little.
+pub fn corpus(spec: &CorpusSpec) -> Result<Vec<Example>> {
+    corpus_without(spec, &[])
+}
+
+/// [`corpus`] without the prompts of `exclude`.
+///
 /// An example whose user turn equals an entry of `exclude` up to case and white space is left
 /// out and not replaced, so that no suite prompt is trained on.
 ///
 /// # Errors
 /// [`crate::Error`] of the source that cannot be read, is not the pinned one or yields too little.
-pub fn corpus(spec: &CorpusSpec, exclude: &[String]) -> Result<Vec<Example>> {
+pub fn corpus_without(spec: &CorpusSpec, exclude: &[String]) -> Result<Vec<Example>> {
     let mut examples = Vec::new();
     let counts = [
         (Domain::Maths, spec.maths),
@@ -157,8 +165,8 @@ mod tests {
     fn a_corpus_is_deterministic_mixed_and_has_the_asked_counts() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(vec![gsm8k_file(&dir)]);
-        let examples = corpus(&spec, &[]).unwrap();
-        assert_eq!(examples, corpus(&spec, &[]).unwrap());
+        let examples = corpus(&spec).unwrap();
+        assert_eq!(examples, corpus(&spec).unwrap());
         let count = |domain| examples.iter().filter(|e| e.domain == domain).count();
         assert_eq!(
             [Domain::Maths, Domain::Code, Domain::Chat].map(count),
@@ -173,10 +181,10 @@ mod tests {
 
     #[test]
     fn an_excluded_prompt_is_dropped_whatever_its_case_and_spaces() {
-        let all = corpus(&spec(vec![]), &[]).unwrap();
+        let all = corpus(&spec(vec![])).unwrap();
         let prompt = &all[7].user;
         let shouted = prompt.to_uppercase().replace(' ', "  \n");
-        let kept = corpus(&spec(vec![]), &[shouted]).unwrap();
+        let kept = corpus_without(&spec(vec![]), &[shouted]).unwrap();
         let want: Vec<_> = all.iter().filter(|e| &e.user != prompt).collect();
         assert!(kept.len() == want.len() && kept.len() < all.len());
         assert!(kept.iter().all(|e| &e.user != prompt));
@@ -187,7 +195,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut source = gsm8k_file(&dir);
         source.take = 3;
-        let error = corpus(&spec(vec![source.clone()]), &[]).unwrap_err();
+        let error = corpus(&spec(vec![source.clone()])).unwrap_err();
         assert!(
             matches!(
                 error,
@@ -200,7 +208,7 @@ mod tests {
             "{error}"
         );
         source.sha256 = Some("00".repeat(32));
-        let error = corpus(&spec(vec![source]), &[]).unwrap_err();
+        let error = corpus(&spec(vec![source])).unwrap_err();
         assert!(matches!(error, Error::Hash { .. }), "{error}");
     }
 

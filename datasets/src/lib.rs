@@ -7,7 +7,7 @@ mod hash;
 pub mod sources;
 pub mod synth;
 
-pub use corpus::{CorpusSpec, SourceKind, SourceSpec, corpus, same_prompt_key};
+pub use corpus::{CorpusSpec, SourceKind, SourceSpec, corpus, corpus_without, same_prompt_key};
 pub use error::{Error, Result};
 pub use example::{Domain, Example};
 pub use hash::{Pinned, sha256_bytes, sha256_file};

@@ -91,11 +91,11 @@ fn functions(path: &Path, text: &str) -> Result<Vec<Example>> {
             .replacen("\"\"\"", "", 1)
             .contains("\"\"\"")
         {
-            return Err(row_error(
-                path,
-                at + 1,
-                "the docstring is not closed within the function",
-            ));
+            if !lines[at + 2..].iter().any(|line| line.contains("\"\"\"")) {
+                return Err(row_error(path, at + 1, "the docstring is not closed"));
+            }
+            // It goes on at the left margin, where the function seems to end.
+            continue;
         }
         let doc = quoted.split("\"\"\"").next().unwrap_or(quoted).trim();
         if signature.starts_with('_') || doc.is_empty() || code.lines().count() > MAX_LINES {
@@ -151,6 +151,12 @@ mod tests {
             error.to_string().starts_with("\"m.py\":3: the docstring"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_docstring_that_goes_on_at_the_left_margin_is_left_out() {
+        let text = "def f():\n    \"\"\"Open\nand closed.\"\"\"\n    return 1\n";
+        assert_eq!(functions(Path::new("m.py"), text).unwrap(), []);
     }
 
     #[test]
