@@ -7,7 +7,8 @@ use proptest::prelude::*;
 const VOCAB: usize = 8;
 
 fn tensor(rows: &[Vec<f32>]) -> Tensor {
-    Tensor::from_vec(rows.concat(), (rows.len(), VOCAB), &Device::Cpu).unwrap()
+    Tensor::from_vec(rows.concat(), (rows.len(), VOCAB), &Device::Cpu)
+        .expect("rows of equal length")
 }
 
 fn argmax(row: &[f32]) -> u32 {

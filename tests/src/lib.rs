@@ -1,1 +1,138 @@
-//! Integration tests of the whole workspace.
+//! What the integration tests share: weights from a hash, so that golden values need no weight files.
+
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor};
+
+/// Shapes by tensor name, in byte-wise order.
+pub type Shapes = BTreeMap<String, Vec<usize>>;
+
+/// `base + scale * (hash / 2^32 - 0.5)` for element i of a tensor, computed in f64.
+pub fn hash_fill(n: usize, seed: u64, scale: f64, base: f64) -> Vec<f32> {
+    const MASK: u64 = 0xFFFF_FFFF;
+    (0..n as u64)
+        .map(|i| {
+            let mut x = (i.wrapping_mul(2_654_435_761) + seed * 40_503 + 12_345) & MASK;
+            x ^= x >> 16;
+            x = (x * 2_246_822_519) & MASK;
+            x ^= x >> 13;
+            x = (x * 3_266_489_917) & MASK;
+            x ^= x >> 16;
+            (base + scale * (x as f64 / 4_294_967_296.0 - 0.5)) as f32
+        })
+        .collect()
+}
+
+/// Weights of every named tensor: norms around 1, the rest around 0; the seed of a tensor is `seed0` plus its rank.
+pub fn hash_weights(shapes: &Shapes, seed0: u64) -> BTreeMap<String, Tensor> {
+    let ranked = shapes.iter().enumerate();
+    ranked
+        .map(|(rank, (name, shape))| {
+            let is_norm = name.ends_with("norm.weight") || name.contains("layernorm");
+            let (scale, base) = if is_norm { (0.2, 1.0) } else { (0.5, 0.0) };
+            let values = hash_fill(shape.iter().product(), seed0 + rank as u64, scale, base);
+            let tensor = Tensor::from_vec(values, shape.as_slice(), &Device::Cpu);
+            (
+                name.clone(),
+                tensor.expect("as many values as the shape holds"),
+            )
+        })
+        .collect()
+}
+
+/// The target that the drafter goldens were made with: Qwen3, V 40, H 16, 6 layers.
+pub mod golden {
+    use super::{Shapes, hash_weights};
+    use decode::TokenId;
+    use models::{Decoder, DecoderConfig, DecoderOptions, Weights};
+
+    /// Hidden size.
+    pub const H: usize = 16;
+    /// Vocabulary.
+    pub const V: usize = 40;
+    /// Token that fills masked slots.
+    pub const MASK: TokenId = 39;
+    /// The prompt most goldens start from.
+    pub const P0: [TokenId; 7] = [3, 17, 5, 9, 22, 11, 7];
+
+    /// Adds the eleven tensors of one layer.
+    pub fn layer_shapes(prefix: &str, shapes: &mut Shapes) {
+        let (heads, kv, d, i) = (4, 2, 8, 24);
+        let mut add = |name: &str, shape: &[usize]| {
+            shapes.insert(format!("{prefix}{name}.weight"), shape.to_vec());
+        };
+        add("self_attn.q_proj", &[heads * d, H]);
+        add("self_attn.k_proj", &[kv * d, H]);
+        add("self_attn.v_proj", &[kv * d, H]);
+        add("self_attn.o_proj", &[H, heads * d]);
+        add("self_attn.q_norm", &[d]);
+        add("self_attn.k_norm", &[d]);
+        add("mlp.gate_proj", &[i, H]);
+        add("mlp.up_proj", &[i, H]);
+        add("mlp.down_proj", &[H, i]);
+        add("input_layernorm", &[H]);
+        add("post_attention_layernorm", &[H]);
+    }
+
+    /// Shapes of the target's tensors.
+    pub fn target_shapes() -> Shapes {
+        let mut shapes = Shapes::new();
+        shapes.insert("model.embed_tokens.weight".into(), vec![V, H]);
+        shapes.insert("lm_head.weight".into(), vec![V, H]);
+        shapes.insert("model.norm.weight".into(), vec![H]);
+        (0..6).for_each(|l| layer_shapes(&format!("model.layers.{l}."), &mut shapes));
+        shapes
+    }
+
+    /// Shapes of the two-layer DFlash drafter with taps 1 and 3.
+    pub fn dflash_shapes() -> Shapes {
+        let mut shapes = Shapes::new();
+        shapes.insert("fc.weight".into(), vec![H, 2 * H]);
+        shapes.insert("hidden_norm.weight".into(), vec![H]);
+        shapes.insert("norm.weight".into(), vec![H]);
+        (0..2).for_each(|l| layer_shapes(&format!("layers.{l}."), &mut shapes));
+        shapes
+    }
+
+    /// The target's config.json.
+    pub fn target_config() -> serde_json::Value {
+        serde_json::json!({
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": V, "hidden_size": H,
+            "intermediate_size": 24, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 8, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "max_position_embeddings": 256,
+            "tie_word_embeddings": false, "hidden_act": "silu", "attention_bias": false,
+        })
+    }
+
+    /// The in-place drafter's config.json, block of 4.
+    pub fn dflash_config() -> serde_json::Value {
+        serde_json::json!({
+            "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 4, "num_target_layers": 6,
+            "hidden_size": H, "vocab_size": V, "intermediate_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-6,
+            "rope_theta": 1e4, "rope_scaling": null, "max_position_embeddings": 256, "hidden_act": "silu",
+            "attention_bias": false, "tie_word_embeddings": false,
+            "dflash_config": { "mask_token_id": MASK, "target_layer_ids": [1, 3] },
+        })
+    }
+
+    /// The target with `slots` slots of 128 positions.
+    ///
+    /// # Panics
+    /// If the decoder refuses its own golden.
+    pub fn target(slots: usize) -> Decoder {
+        let bytes = target_config().to_string();
+        let config = DecoderConfig::from_json("golden", bytes.as_bytes())
+            .expect("the golden config is valid");
+        let weights = Weights::from_tensors("golden", hash_weights(&target_shapes(), 1000));
+        Decoder::new(
+            config,
+            weights,
+            DecoderOptions {
+                slots,
+                capacity: 128,
+            },
+        )
+        .expect("the golden weights fit")
+    }
+}
