@@ -19,6 +19,8 @@ mod rows;
 mod select;
 mod simd;
 mod swiglu;
+#[cfg(test)]
+mod testing;
 mod tile;
 
 pub use attend::{Visible, attend};

@@ -8,6 +8,9 @@
     reason = "one index runs over operands and sums alike"
 )]
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};

@@ -109,3 +109,113 @@ fn rotate(row: &mut [f32], cos: &[f32], sin: &[f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Result, Tensor};
+
+    use super::rope;
+    use crate::reference;
+    use crate::testing::{
+        ROUNDING, assert_refused, assert_within, bits, on_every_device, random, values,
+    };
+
+    #[test]
+    fn the_op_agrees_with_the_reference() {
+        on_every_device(|dev| {
+            for (heads, d) in [(1, 2), (3, 10), (2, 64), (4, 36)] {
+                let x = random(&[5, heads, d], 1, dev)?;
+                let (cos, sin) = (random(&[9, d / 2], 2, dev)?, random(&[9, d / 2], 3, dev)?);
+                let positions = [0, 8, 3, 3, 7];
+                let want = reference::rope(&x, &cos, &sin, &positions)?;
+                // Two products and a sum, each value below two, and the rounding of the reference.
+                assert_within(&rope(&x, &cos, &sin, &positions)?, &want, |_| {
+                    2.0 * 4.0 * ROUNDING
+                })?;
+            }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn the_first_half_of_a_head_is_paired_with_the_second() {
+        on_every_device(|dev| {
+            let x = Tensor::new(&[[[1f32, 2., 3., 4.]]], dev)?;
+            // Position 1 turns the first pair by a right angle and the second not at all.
+            let (cos, sin) = (
+                Tensor::new(&[[9f32, 9.], [0., 1.]], dev)?,
+                Tensor::new(&[[9f32, 9.], [1., 0.]], dev)?,
+            );
+            assert_eq!(values(&rope(&x, &cos, &sin, &[1])?)?, [-3., 2., 1., 4.]);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_in_any_batch_and_any_view() {
+        on_every_device(|dev| {
+            let x = random(&[33, 3, 20], 4, dev)?;
+            let (cos, sin) = (
+                random(&[50, 10], 5, dev)?,
+                random(&[60, 10], 6, dev)?.narrow(0, 10, 50)?,
+            );
+            let positions: Vec<u32> = (0..33).map(|row| row * 7 % 50).collect();
+            let together = bits(&rope(&x, &cos, &sin, &positions)?)?;
+            let alone: Result<Vec<Vec<u32>>> = (0..33)
+                .map(|row| {
+                    bits(&rope(
+                        &x.narrow(0, row, 1)?,
+                        &cos,
+                        &sin.copy()?,
+                        &positions[row..=row],
+                    )?)
+                })
+                .collect();
+            assert_eq!(together, alone?.concat());
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn no_rows_give_no_rows() {
+        on_every_device(|dev| {
+            let angles = Tensor::zeros((3, 2), DType::F32, dev)?;
+            let x = Tensor::zeros((0, 5, 4), DType::F32, dev)?;
+            assert_eq!(rope(&x, &angles, &angles, &[])?.dims(), [0, 5, 4]);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn inputs_that_do_not_fit_are_refused_by_name() {
+        on_every_device(|dev| {
+            let make = |shape: &[usize]| Tensor::zeros(shape, DType::F32, dev);
+            let (x, angles) = (make(&[2, 3, 4])?, make(&[6, 2])?);
+            assert_refused(
+                rope(&x, &angles, &angles, &[0, 6]),
+                "rope: position 6 is outside the table of 6",
+            );
+            assert_refused(
+                rope(&x, &angles, &angles, &[0]),
+                "rope: 1 positions for 2 rows",
+            );
+            assert_refused(
+                rope(&x, &angles, &make(&[5, 2])?, &[0, 1]),
+                "rope: sin has shape [5, 2]",
+            );
+            assert_refused(
+                rope(&x, &make(&[6, 3])?, &make(&[6, 3])?, &[0, 1]),
+                "rope: cos has 3 columns",
+            );
+            assert_refused(
+                rope(&make(&[2, 3, 5])?, &angles, &angles, &[0, 1]),
+                "half of the head dimension 5",
+            );
+            assert_refused(
+                rope(&make(&[2, 4])?, &angles, &angles, &[0, 1]),
+                "rope: x has shape [2, 4]",
+            );
+            Ok(())
+        });
+    }
+}

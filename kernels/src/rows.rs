@@ -150,3 +150,129 @@ fn cache_slice<'a>(
         _ => bail!("{op}: cache is not f32"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Result, Tensor};
+
+    use super::{move_rows, write_rows};
+    use crate::testing::{assert_refused, on_every_device, values};
+
+    /// A cache whose row r holds r twice.
+    fn numbered(n_cached: usize, dev: &Device) -> Result<Tensor> {
+        Tensor::arange(0f32, n_cached as f32, dev)?
+            .unsqueeze(1)?
+            .repeat((1, 2))?
+            .contiguous()
+    }
+
+    /// The first value of each row.
+    fn first_column(cache: &Tensor) -> Result<Vec<f32>> {
+        values(&cache.narrow(1, 0, 1)?)
+    }
+
+    #[test]
+    fn rows_land_where_they_are_sent_and_nowhere_else() {
+        on_every_device(|dev| {
+            let cache = numbered(5, dev)?;
+            let rows = Tensor::new(&[[7f32, 70.], [8., 80.]], dev)?;
+            write_rows(&cache, &rows, &[4, 1])?;
+            assert_eq!(
+                cache.to_vec2::<f32>()?,
+                [[0., 0.], [8., 80.], [2., 2.], [3., 3.], [7., 70.]]
+            );
+            write_rows(&cache, &rows, &[0, 0])?;
+            assert_eq!(first_column(&cache)?, [8., 8., 2., 3., 7.]);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn views_are_read_and_written_where_they_lie() {
+        on_every_device(|dev| {
+            let cache = numbered(6, dev)?;
+            let wide = Tensor::new(&[[0f32, 7., 70., 0.], [0., 8., 80., 0.]], dev)?;
+            write_rows(&cache.narrow(0, 2, 3)?, &wide.narrow(1, 1, 2)?, &[0, 2])?;
+            assert_eq!(first_column(&cache)?, [0., 1., 7., 3., 8., 5.]);
+            move_rows(&cache.narrow(0, 2, 3)?, &[2], &[0])?;
+            assert_eq!(first_column(&cache)?, [0., 1., 8., 3., 8., 5.]);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn moves_behave_as_if_everything_were_read_first() {
+        on_every_device(|dev| {
+            let cases: [(&[u32], &[u32]); 8] = [
+                (&[3, 4, 5], &[2, 3, 4]),
+                (&[2, 3, 4], &[3, 4, 5]),
+                (&[1, 4], &[4, 1]),
+                (&[0, 0, 5], &[1, 2, 2]),
+                (&[5, 3], &[0, 1]),
+                (&[2, 2], &[2, 0]),
+                (&[0, 1, 2], &[1, 2, 0]),
+                (&[], &[]),
+            ];
+            for (src, dst) in cases {
+                let cache = numbered(6, dev)?;
+                move_rows(&cache, src, dst)?;
+                let mut want: Vec<f32> = (0..6).map(|row| row as f32).collect();
+                for (&src, &dst) in src.iter().zip(dst) {
+                    want[dst as usize] = src as f32;
+                }
+                assert_eq!(first_column(&cache)?, want, "{src:?} to {dst:?}");
+            }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_refused_call_writes_nothing_and_says_why() {
+        on_every_device(|dev| {
+            let cache = numbered(6, dev)?;
+            let make = |shape: &[usize]| Tensor::zeros(shape, DType::F32, dev);
+            let rows = make(&[2, 2])?;
+            assert_refused(
+                write_rows(&cache, &rows, &[0, 6]),
+                "destination row 6 is outside the cache of 6 rows",
+            );
+            assert_refused(
+                write_rows(&cache, &rows, &[0]),
+                "write_rows: 1 destinations for 2 rows",
+            );
+            assert_refused(
+                write_rows(&cache, &make(&[2, 3])?, &[0, 1]),
+                "rows has 3 columns, cache has 2",
+            );
+            assert_refused(
+                write_rows(&cache, &rows.to_dtype(DType::F64)?, &[0, 1]),
+                "rows is F64",
+            );
+            assert_refused(
+                write_rows(&cache.to_dtype(DType::F64)?, &rows, &[0, 1]),
+                "cache is F64",
+            );
+            assert_refused(
+                write_rows(&cache.narrow(1, 0, 1)?, &make(&[1, 1])?, &[0]),
+                "is not contiguous",
+            );
+            assert_refused(
+                write_rows(&cache, &cache.narrow(0, 0, 2)?, &[3, 4]),
+                "write_rows",
+            );
+            assert_refused(move_rows(&cache, &[6], &[0]), "source row 6 is outside");
+            assert_refused(
+                move_rows(&cache, &[0], &[7]),
+                "destination row 7 is outside",
+            );
+            assert_refused(
+                move_rows(&cache, &[0, 1], &[0]),
+                "move_rows: 2 sources for 1 destinations",
+            );
+            assert_eq!(first_column(&cache)?, [0., 1., 2., 3., 4., 5.]);
+            write_rows(&cache, &make(&[0, 2])?, &[])?;
+            assert_eq!(first_column(&cache)?, [0., 1., 2., 3., 4., 5.]);
+            Ok(())
+        });
+    }
+}

@@ -1,5 +1,8 @@
 //! The best entries of each row.
 
+#[cfg(test)]
+mod tests;
+
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use crate::input::{dense_f32, dims2, slice_f32};

@@ -57,3 +57,80 @@ impl CustomOp2 for SwiGlu {
         Ok((CpuStorage::F32(out), gate_at.shape().clone()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+
+    use super::swiglu;
+    use crate::reference;
+    use crate::testing::{
+        ROUNDING, assert_refused, assert_within, bits, on_every_device, on_every_path, random,
+        values,
+    };
+
+    #[test]
+    fn the_op_agrees_with_the_reference_over_the_whole_range() {
+        on_every_device(|dev| {
+            for spread in [1.0, 10.0, 200.0] {
+                let gate = (random(&[7, 333], 1, dev)? * spread)?;
+                let up = random(&[7, 333], 2, dev)?;
+                let want = reference::swiglu(&gate, &up)?;
+                let sizes = values(&want)?;
+                // Exponential (two), sum, division, product and the rounding of the reference. Where the exponential
+                // of -gate overflows, below -88.7, the result is zero instead of at most 89 / f32::MAX.
+                assert_within(&swiglu(&gate, &up)?, &want, |i| {
+                    6.0 * ROUNDING * f64::from(sizes[i].abs()) + 89.0 / f64::from(f32::MAX)
+                })?;
+            }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn the_ends_of_the_range_do_not_overflow() {
+        on_every_device(|dev| {
+            let gate = Tensor::new(&[f32::MAX, -f32::MAX, 88.8, -88.8, 0.0, -103.9], dev)?;
+            let up = Tensor::full(2f32, 6, dev)?;
+            let got = values(&swiglu(&gate, &(up * 0.25)?)?)?;
+            assert_eq!((got[0], got[1], got[4]), (f32::MAX / 2.0, 0.0, 0.0));
+            assert!(got.iter().all(|value| value.is_finite()), "{got:?}");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn neither_batch_nor_threads_nor_view_change_a_bit() {
+        let gate = random(&[33, 640], 3, &Device::Cpu).unwrap();
+        let up = random(&[33, 700], 4, &Device::Cpu)
+            .unwrap()
+            .narrow(1, 30, 640)
+            .unwrap();
+        on_every_path(|_| {
+            let mut alone = Vec::new();
+            for row in 0..33 {
+                alone.extend(bits(&swiglu(
+                    &gate.narrow(0, row, 1)?,
+                    &up.narrow(0, row, 1)?,
+                )?)?);
+            }
+            assert!(bits(&swiglu(&gate, &up)?)? == alone);
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn inputs_that_do_not_fit_are_refused_by_name() {
+        on_every_device(|dev| {
+            let make = |shape: &[usize]| Tensor::zeros(shape, DType::F32, dev);
+            assert_eq!(swiglu(&make(&[0, 4])?, &make(&[0, 4])?)?.dims(), [0, 4]);
+            assert_refused(
+                swiglu(&make(&[2, 4])?, &make(&[4, 2])?),
+                "swiglu: gate has shape [2, 4], up has [4, 2]",
+            );
+            let half = make(&[2, 4])?.to_dtype(DType::F16)?;
+            assert_refused(swiglu(&make(&[2, 4])?, &half), "swiglu: up is F16");
+            Ok(())
+        });
+    }
+}
