@@ -1,1 +1,27 @@
 //! Losses, anchor sampling and recipes that train the embedded targets and drafters.
+//!
+//! The library prints nothing and knows no command line: a [`Progress`] is told what happens.
+
+mod checkpoint;
+pub mod config;
+pub mod data;
+mod error;
+mod files;
+mod layer;
+pub mod lm;
+mod log;
+mod moe;
+pub mod ops;
+pub mod optim;
+pub mod params;
+mod progress;
+pub mod recipe;
+pub mod sample;
+mod target;
+#[cfg(test)]
+mod testing;
+pub mod tokenizer;
+
+pub use error::{Error, Result};
+pub use progress::{Progress, Silent, StepReport};
+pub use target::train_target;

@@ -1,0 +1,89 @@
+//! `draftbench train`: makes the tiny targets and drafters from their recipes.
+
+use anyhow::Result;
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::PathBuf;
+use std::time::Duration;
+use training::recipe::TargetRecipe;
+use training::{Progress, StepReport};
+
+/// What to train.
+#[derive(Subcommand, Debug)]
+pub(crate) enum TrainCommand {
+    /// Train a tiny target, or go on where a killed run stopped
+    Target {
+        /// Recipe, e.g. training/recipes/tiny-qwen3.toml
+        recipe: PathBuf,
+    },
+}
+
+/// Runs one training command to its end.
+pub(crate) fn run(command: &TrainCommand) -> Result<()> {
+    match command {
+        TrainCommand::Target { recipe } => {
+            let recipe = TargetRecipe::load(recipe)?;
+            let mut bar = Bar::new();
+            training::train_target(&recipe, &mut bar)?;
+            bar.finish();
+        }
+    }
+    Ok(())
+}
+
+/// Ticks of a whole run; a run may be limited by time, so the bar counts its progress instead of steps.
+const TICKS: u64 = 10_000;
+/// Steps between two lines when the output is a file.
+const LINE_EVERY: u64 = 20;
+
+struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::new(TICKS);
+        let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {percent}% {msg}");
+        bar.set_style(style.expect("the template is constant and parses"));
+        Self { bar }
+    }
+
+    fn finish(&self) {
+        self.bar.finish();
+    }
+
+    /// Above the bar on a terminal, else a plain line.
+    fn line(&self, text: &str) {
+        if self.bar.is_hidden() {
+            eprintln!("{text}");
+        } else {
+            self.bar.println(text);
+        }
+    }
+}
+
+impl Progress for Bar {
+    fn step(&mut self, report: &StepReport) {
+        let left = match report.progress > 0.0 {
+            true => report.seconds * (1.0 - report.progress) / report.progress,
+            false => 0.0,
+        };
+        let message = format!(
+            "step {} loss {:.3} lr {:.5} {:.0} tokens/s, {} s left",
+            report.step,
+            report.loss,
+            report.lr,
+            report.tokens_per_sec,
+            Duration::from_secs_f64(left).as_secs(),
+        );
+        self.bar.set_position((report.progress * TICKS as f64) as u64);
+        if self.bar.is_hidden() && report.step.is_multiple_of(LINE_EVERY) {
+            eprintln!("{message}");
+        }
+        self.bar.set_message(message);
+    }
+
+    fn note(&mut self, text: &str) {
+        self.line(text);
+    }
+}

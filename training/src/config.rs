@@ -1,0 +1,175 @@
+//! The shape of a network, spelled as Hugging Face's `config.json` spells it.
+
+use crate::error::{Error, Result};
+use crate::ops::AttentionShape;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Model families this crate can train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Family {
+    /// Norms over each query and key head; dense feed-forward.
+    Qwen3ForCausalLM,
+    /// As Qwen3, with routed experts in every layer.
+    Qwen3MoeForCausalLM,
+    /// No norms over heads; dense feed-forward.
+    LlamaForCausalLM,
+}
+
+impl Family {
+    /// Whether queries and keys are normed head by head.
+    pub fn norms_heads(self) -> bool {
+        !matches!(self, Self::LlamaForCausalLM)
+    }
+
+    /// The `model_type` that belongs to the architecture.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Self::Qwen3ForCausalLM => "qwen3",
+            Self::Qwen3MoeForCausalLM => "qwen3_moe",
+            Self::LlamaForCausalLM => "llama",
+        }
+    }
+}
+
+/// Routed experts of a mixture model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// Experts in each layer.
+    pub num_experts: usize,
+    /// Experts a token is sent to.
+    pub num_experts_per_tok: usize,
+    /// Width of one expert.
+    pub moe_intermediate_size: usize,
+}
+
+/// Sizes of a network, as a recipe's `[model]` table gives them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetConfig {
+    /// Which family.
+    pub architecture: Family,
+    /// Tokens in the embedding table.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the dense feed-forward block; unused by layers with experts.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; divides the query heads.
+    pub num_key_value_heads: usize,
+    /// Columns of a head; even.
+    pub head_dim: usize,
+    /// Added to the mean square in every norm.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary angles.
+    pub rope_theta: f64,
+    /// Positions the model can be run at.
+    pub max_position_embeddings: usize,
+    /// Whether the head is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// Present for mixture models only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Experts>,
+}
+
+impl NetConfig {
+    /// How attention columns split into heads.
+    pub fn attention(&self) -> AttentionShape {
+        AttentionShape {
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+        }
+    }
+
+    /// Checks that the sizes fit each other.
+    ///
+    /// # Errors
+    /// [`Error::RecipeValue`] with the key that does not fit.
+    pub fn check(&self, file: &Path) -> Result<()> {
+        let problem = |key: &'static str, problem: &str| Error::RecipeValue {
+            file: file.to_owned(),
+            key,
+            problem: problem.to_owned(),
+        };
+        if self.num_key_value_heads == 0
+            || !self
+                .num_attention_heads
+                .is_multiple_of(self.num_key_value_heads)
+        {
+            return Err(problem(
+                "model.num_key_value_heads",
+                "must divide num_attention_heads",
+            ));
+        }
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
+            return Err(problem("model.head_dim", "must be even and above 0"));
+        }
+        if self.num_hidden_layers == 0 {
+            return Err(problem("model.num_hidden_layers", "must be above 0"));
+        }
+        let is_mixture = self.architecture == Family::Qwen3MoeForCausalLM;
+        match self.experts {
+            None if is_mixture => Err(problem("model.experts", "is needed by this architecture")),
+            Some(_) if !is_mixture => {
+                Err(problem("model.experts", "is for Qwen3MoeForCausalLM only"))
+            }
+            Some(e) if e.num_experts_per_tok == 0 || e.num_experts_per_tok > e.num_experts => {
+                Err(problem(
+                    "model.experts.num_experts_per_tok",
+                    "must be 1..=num_experts",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The `config.json` of a Hugging Face checkpoint. `stop` is the end-of-turn token, `pad` the padding token.
+    pub fn to_hugging_face(&self, stop: u32, pad: u32) -> serde_json::Value {
+        let mut json = serde_json::json!({
+            "architectures": [self.architecture],
+            "model_type": self.architecture.model_type(),
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": null,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "attention_bias": false,
+            "eos_token_id": stop,
+            "pad_token_id": pad,
+            "torch_dtype": "bfloat16",
+        });
+        if let (Some(experts), Some(map)) = (self.experts, json.as_object_mut()) {
+            for (key, value) in [
+                ("num_experts", serde_json::json!(experts.num_experts)),
+                (
+                    "num_experts_per_tok",
+                    serde_json::json!(experts.num_experts_per_tok),
+                ),
+                (
+                    "moe_intermediate_size",
+                    serde_json::json!(experts.moe_intermediate_size),
+                ),
+                ("norm_topk_prob", serde_json::json!(true)),
+                ("decoder_sparse_step", serde_json::json!(1)),
+                ("mlp_only_layers", serde_json::json!([])),
+            ] {
+                map.insert(key.to_owned(), value);
+            }
+        }
+        json
+    }
+}

@@ -1,0 +1,223 @@
+//! From examples to packed batches of token ids.
+
+use crate::error::{Error, Result};
+use crate::params::fnv1a;
+use crate::tokenizer::TextCodec;
+use datasets::{Domain, Example};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// The `[batch]` table of a recipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchConfig {
+    /// Most tokens that go through the network at once; whole texts are packed into them.
+    pub micro_tokens: usize,
+    /// Packs whose gradients make one step.
+    pub packs_per_step: usize,
+    /// Longer texts are left out.
+    pub max_text_tokens: usize,
+    /// Loss weight of the user's part; the answer's is 1.
+    pub prompt_weight: f32,
+    /// Reserved texts of each domain that the held-out loss is measured on.
+    pub held_out: usize,
+}
+
+/// One tokenized example.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    /// Which domain it counts under.
+    pub domain: Domain,
+    /// Token ids of the whole chat text.
+    pub ids: Vec<u32>,
+    /// Loss weight of each id as a label.
+    pub weights: Vec<f32>,
+}
+
+/// Whole texts laid end to end; each sees itself only.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pack {
+    /// Ids of all texts.
+    pub ids: Vec<u32>,
+    /// Rows of each text.
+    pub texts: Vec<Range<usize>>,
+    /// The id that follows each row.
+    pub labels: Vec<u32>,
+    /// Loss weight of each row; 0 for a text's last.
+    pub weights: Vec<f32>,
+}
+
+impl Pack {
+    /// Appends a text.
+    pub fn push(&mut self, text: &Text) {
+        let start = self.ids.len();
+        self.ids.extend(&text.ids);
+        self.texts.push(start..self.ids.len());
+        self.labels.extend(text.ids.iter().skip(1));
+        self.weights.extend(text.weights.iter().skip(1));
+        self.labels.push(0);
+        self.weights.push(0.0);
+    }
+
+    /// Sum of the rows' weights.
+    pub fn weight(&self) -> f64 {
+        self.weights.iter().map(|w| f64::from(*w)).sum()
+    }
+}
+
+/// Training texts in an order that (seed, epoch) fixes, and the held-out ones.
+pub struct Texts {
+    train: Vec<Text>,
+    /// Never trained on, a pack for each domain.
+    pub held_out: Vec<(Domain, Pack)>,
+    /// Examples left out because they were too long.
+    pub too_long: usize,
+    /// Examples left out because their prompt is reserved for suites.
+    pub reserved: usize,
+    order: Vec<u32>,
+    cursor: Cursor,
+    seed: u64,
+}
+
+/// Where in the endless stream of texts the next batch starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Passes over all texts that are complete.
+    pub epoch: u64,
+    /// Texts of the present pass that are used up.
+    pub next: usize,
+}
+
+/// Whether a prompt belongs to the sixteenth of all prompts that no target or drafter is trained on.
+///
+/// Suites draw their prompts from this part, so the two never meet, whatever the seeds. Prompts that differ in case and
+/// white space only share their fate.
+pub fn reserved_for_suites(user: &str) -> bool {
+    fnv1a(datasets::same_prompt_key(user).as_bytes()).is_multiple_of(16)
+}
+
+/// Tokenizes one example.
+///
+/// # Errors
+/// If the tokenizer refuses it.
+pub fn tokenize(example: &Example, codec: &TextCodec, prompt_weight: f32) -> Result<Text> {
+    let answer_start = example.prompt_text().len();
+    let (ids, starts) = codec.encode_with_offsets(&example.full_text())?;
+    let weigh = |start: &usize| {
+        if *start < answer_start {
+            prompt_weight
+        } else {
+            1.0
+        }
+    };
+    Ok(Text {
+        domain: example.domain,
+        weights: starts.iter().map(weigh).collect(),
+        ids,
+    })
+}
+
+impl Texts {
+    /// Tokenizes and drops what is too long or reserved; some of the reserved texts become the held-out ones.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] if nothing is left to train on.
+    pub fn new(
+        examples: &[Example],
+        codec: &TextCodec,
+        config: &BatchConfig,
+        seed: u64,
+    ) -> Result<Self> {
+        let limit = config.max_text_tokens.min(config.micro_tokens);
+        let mut train = Vec::with_capacity(examples.len());
+        let mut held: Vec<(Domain, usize, Pack)> = Domain::ALL
+            .iter()
+            .map(|d| (*d, 0, Pack::default()))
+            .collect();
+        let (mut too_long, mut reserved) = (0, 0);
+        for example in examples {
+            let text = tokenize(example, codec, config.prompt_weight)?;
+            if text.ids.len() > limit {
+                too_long += 1;
+            } else if reserved_for_suites(&example.user) {
+                reserved += 1;
+                let open = held
+                    .iter_mut()
+                    .find(|(d, n, _)| *d == text.domain && *n < config.held_out);
+                if let Some((_, n, pack)) = open {
+                    pack.push(&text);
+                    *n += 1;
+                }
+            } else {
+                train.push(text);
+            }
+        }
+        if train.is_empty() {
+            let why = format!(
+                "{} examples, {too_long} longer than {limit} tokens",
+                examples.len()
+            );
+            return Err(Error::NoData { why });
+        }
+        let held_out = held.into_iter().filter(|(_, n, _)| *n > 0);
+        let mut texts = Self {
+            train,
+            held_out: held_out.map(|(domain, _, pack)| (domain, pack)).collect(),
+            too_long,
+            reserved,
+            order: Vec::new(),
+            cursor: Cursor::default(),
+            seed,
+        };
+        texts.seek(Cursor::default());
+        Ok(texts)
+    }
+
+    /// How many texts are trained on.
+    pub fn len(&self) -> usize {
+        self.train.len()
+    }
+
+    /// Never true: see [`Self::new`].
+    pub fn is_empty(&self) -> bool {
+        self.train.is_empty()
+    }
+
+    /// Tokens of one pass over the training texts.
+    pub fn tokens(&self) -> usize {
+        self.train.iter().map(|t| t.ids.len()).sum()
+    }
+
+    /// Where the next pack starts.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Goes on from a stored place.
+    pub fn seek(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
+        self.order = (0..self.train.len() as u32).collect();
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(1 + cursor.epoch));
+        self.order.shuffle(&mut rng);
+    }
+
+    /// The next texts that fit into `max_tokens`; at least one.
+    pub fn next_pack(&mut self, max_tokens: usize) -> Pack {
+        let mut pack = Pack::default();
+        loop {
+            if self.cursor.next == self.train.len() {
+                let epoch = self.cursor.epoch + 1;
+                self.seek(Cursor { epoch, next: 0 });
+            }
+            let text = &self.train[self.order[self.cursor.next] as usize];
+            if !pack.ids.is_empty() && pack.ids.len() + text.ids.len() > max_tokens {
+                return pack;
+            }
+            pack.push(text);
+            self.cursor.next += 1;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What can go wrong while training.
+
+use std::path::PathBuf;
+
+/// Every error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// A training text could not be made or read.
+    #[error(transparent)]
+    Data(#[from] datasets::Error),
+    /// A file could not be read or written.
+    #[error("{path:?}: {source}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A recipe does not parse or holds a key that does not exist.
+    #[error("{file:?}: {message}")]
+    Recipe {
+        /// The recipe.
+        file: PathBuf,
+        /// Key and reason, as the parser words it.
+        message: String,
+    },
+    /// A recipe parses but a value makes no sense.
+    #[error("{file:?}: key {key:?} {problem}")]
+    RecipeValue {
+        /// The recipe.
+        file: PathBuf,
+        /// Dotted key.
+        key: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// A JSON file does not hold what it should.
+    #[error("{path:?}: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The parser's reason.
+        source: serde_json::Error,
+    },
+    /// The tokenizer could not be trained, read or applied.
+    #[error("tokenizer {path:?}: {message}")]
+    Tokenizer {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// The library's reason.
+        message: String,
+    },
+    /// A weight file or checkpoint does not fit the model.
+    #[error("{path:?}: tensor {name:?} {problem}")]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// Name of the tensor.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A checkpoint belongs to another recipe.
+    #[error("{path:?} was written by another recipe; delete the folder or restore the recipe")]
+    ForeignCheckpoint {
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// No training text is left after filtering.
+    #[error("no usable training text: {why}")]
+    NoData {
+        /// What was filtered.
+        why: String,
+    },
+}
+
+/// Shorthand for this crate's results.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Ties a system error to the file it happened on.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+
+    /// Ties a JSON error to its file.
+    pub(crate) fn json(path: impl Into<PathBuf>) -> impl FnOnce(serde_json::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Json { path, source }
+    }
+}

@@ -1,0 +1,44 @@
+//! Files that appear whole or not at all.
+
+use crate::error::{Error, Result};
+use candle_core::Tensor;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Writes beside the file, then renames, so that a kill leaves the old file or the new one.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    make_parent(path)?;
+    let part = part_of(path);
+    fs::write(&part, bytes).map_err(Error::io(&part))?;
+    fs::rename(&part, path).map_err(Error::io(path))
+}
+
+/// The same for tensors, with string metadata in the header.
+pub(crate) fn save_tensors(
+    path: &Path,
+    tensors: &BTreeMap<String, Tensor>,
+    metadata: HashMap<String, String>,
+) -> Result<()> {
+    make_parent(path)?;
+    let part = part_of(path);
+    safetensors::serialize_to_file(tensors, Some(metadata), &part).map_err(|e| Error::Weights {
+        path: path.to_owned(),
+        name: String::new(),
+        problem: e.to_string(),
+    })?;
+    fs::rename(&part, path).map_err(Error::io(path))
+}
+
+fn make_parent(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(parent) => fs::create_dir_all(parent).map_err(Error::io(parent)),
+        None => Ok(()),
+    }
+}
+
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    PathBuf::from(name)
+}
