@@ -16,6 +16,7 @@ pub mod optim;
 pub mod params;
 mod progress;
 pub mod recipe;
+mod run;
 pub mod sample;
 mod target;
 #[cfg(test)]

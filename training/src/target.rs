@@ -1,15 +1,15 @@
 //! `train target`: a language model from random weights to an exported checkpoint.
 
-use crate::checkpoint::{self, RunState};
-use crate::data::{Pack, Texts, reserved_for_suites};
+use crate::data::{Cursor, Pack, Texts, reserved_for_suites};
 use crate::error::{Error, Result};
 use crate::files::save_tensors;
 use crate::lm::CausalLm;
-use crate::log::Log;
 use crate::ops::cross_entropy;
-use crate::optim::{AdamW, Gradients};
-use crate::progress::{Progress, StepReport};
+use crate::optim::Gradients;
+use crate::params::Params;
+use crate::progress::Progress;
 use crate::recipe::TargetRecipe;
+use crate::run::{Batch, Job, Plan, run};
 use crate::sample::greedy;
 use crate::tokenizer::{END_OF_TEXT, TURN_END, TextCodec, write_json};
 use candle_core::DType;
@@ -17,7 +17,6 @@ use datasets::{Domain, Example};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 /// Examples a new tokenizer is trained on, at most.
 const TOKENIZER_EXAMPLES: usize = 12_000;
@@ -41,12 +40,21 @@ pub fn train_target(recipe: &TargetRecipe, progress: &mut dyn Progress) -> Resul
     ));
     let lm = CausalLm::new(&recipe.model, recipe.seed)?;
     progress.note(&format!("{} trained values", lm.params.count()));
-    let mut run = Run::new(recipe, lm, texts, codec)?;
-    run.prompts = sample_prompts(&examples);
-    if run.state.step > 0 {
-        progress.note(&format!("goes on after step {}", run.state.step));
-    }
-    run.go(progress)
+    let mut job = TargetJob {
+        prompts: sample_prompts(&examples),
+        recipe,
+        lm,
+        texts,
+        codec,
+    };
+    let plan = Plan {
+        fingerprint: recipe.fingerprint(),
+        work: &recipe.work,
+        optimizer: &recipe.optimizer,
+        stop: &recipe.stop,
+        report: &recipe.report,
+    };
+    run(&plan, &mut job, progress)
 }
 
 /// The recipe's tokenizer: the named one, the one an earlier part of this run trained, or a new one.
@@ -109,106 +117,29 @@ fn sample_prompts(examples: &[Example]) -> Vec<String> {
         .collect()
 }
 
-struct Run<'a> {
+struct TargetJob<'a> {
     recipe: &'a TargetRecipe,
     lm: CausalLm,
     texts: Texts,
     codec: TextCodec,
-    optimizer: AdamW,
-    state: RunState,
-    log: Log,
     prompts: Vec<String>,
 }
 
-impl<'a> Run<'a> {
-    fn new(
-        recipe: &'a TargetRecipe,
-        lm: CausalLm,
-        mut texts: Texts,
-        codec: TextCodec,
-    ) -> Result<Self> {
-        let fingerprint = recipe.fingerprint();
-        let path = recipe.work.join("checkpoint.safetensors");
-        let (optimizer, state) = match checkpoint::load(&path, &lm.params, &fingerprint)? {
-            Some(found) => found,
-            None => {
-                let state = RunState {
-                    fingerprint,
-                    ..RunState::default()
-                };
-                (AdamW::default(), state)
-            }
-        };
-        texts.seek(state.cursor);
-        let log = Log::open(&recipe.work.join("log.csv"), state.step)?;
-        Ok(Self {
-            recipe,
-            lm,
-            texts,
-            codec,
-            optimizer,
-            state,
-            log,
-            prompts: Vec::new(),
-        })
+impl Job for TargetJob<'_> {
+    fn params(&self) -> &Params {
+        &self.lm.params
     }
 
-    fn go(&mut self, progress: &mut dyn Progress) -> Result<()> {
-        let report = &self.recipe.report;
-        let mut last_checkpoint = Instant::now();
-        while self
-            .recipe
-            .stop
-            .progress(self.state.step, self.state.seconds)
-            < 1.0
-        {
-            let started = Instant::now();
-            let (loss, lr, tokens) = self.step()?;
-            let seconds = started.elapsed().as_secs_f64();
-            self.state.step += 1;
-            self.state.tokens += tokens as u64;
-            self.state.seconds += seconds;
-            self.state.cursor = self.texts.cursor();
-            let step = StepReport {
-                step: self.state.step,
-                tokens: self.state.tokens,
-                seconds: self.state.seconds,
-                tokens_per_sec: tokens as f64 / seconds,
-                lr,
-                loss,
-                progress: self
-                    .recipe
-                    .stop
-                    .progress(self.state.step, self.state.seconds),
-            };
-            let due =
-                self.state.step % report.held_out_every_steps.max(1) == 0 || step.progress >= 1.0;
-            let held_out = if due { self.held_out()? } else { Vec::new() };
-            self.log.step(&step, &held_out)?;
-            progress.step(&step);
-            if last_checkpoint.elapsed().as_secs_f64() >= 60.0 * report.checkpoint_minutes {
-                self.checkpoint(progress)?;
-                last_checkpoint = Instant::now();
-            }
-        }
-        self.checkpoint(progress)
-    }
-
-    /// One optimiser step over `packs_per_step` packs; returns loss, rate and tokens.
-    fn step(&mut self) -> Result<(f64, f64, usize)> {
-        let batch = &self.recipe.batch;
-        let packs: Vec<Pack> = (0..batch.packs_per_step)
-            .map(|_| self.texts.next_pack(batch.micro_tokens))
+    fn batch(&mut self, gradients: &mut Gradients) -> Result<Batch> {
+        let config = &self.recipe.batch;
+        let packs: Vec<Pack> = (0..config.packs_per_step)
+            .map(|_| self.texts.next_pack(config.micro_tokens))
             .collect();
         let total = packs.iter().map(Pack::weight).sum::<f64>();
-        let mut gradients = Gradients::default();
         let mut loss = 0.0;
         for pack in &packs {
-            let weights: Vec<f32> = pack
-                .weights
-                .iter()
-                .map(|w| (f64::from(*w) / total) as f32)
-                .collect();
+            let share = |w: &f32| (f64::from(*w) / total) as f32;
+            let weights: Vec<f32> = pack.weights.iter().map(share).collect();
             let out = self.lm.forward(&pack.ids, &pack.texts)?;
             let mut term = cross_entropy(&out.logits, &pack.labels, &weights)?;
             loss += f64::from(term.to_scalar::<f32>()?);
@@ -218,17 +149,18 @@ impl<'a> Run<'a> {
             }
             gradients.add(&self.lm.params, &term)?;
         }
-        let done = self
-            .recipe
-            .stop
-            .progress(self.state.step, self.state.seconds);
-        let lr = self.recipe.optimizer.rate(self.state.step, done);
-        self.optimizer
-            .update(&self.lm.params, &gradients, &self.recipe.optimizer, lr)?;
-        Ok((loss, lr, packs.iter().map(|p| p.ids.len()).sum()))
+        let tokens = packs.iter().map(|p| p.ids.len()).sum();
+        Ok(Batch { loss, tokens })
     }
 
-    /// Mean loss of each domain's held-out texts.
+    fn cursor(&self) -> Cursor {
+        self.texts.cursor()
+    }
+
+    fn seek(&mut self, cursor: Cursor) {
+        self.texts.seek(cursor);
+    }
+
     fn held_out(&self) -> Result<Vec<(Domain, f64)>> {
         let measure = |(domain, pack): &(Domain, Pack)| {
             let logits = self.lm.forward(&pack.ids, &pack.texts)?.logits;
@@ -238,11 +170,8 @@ impl<'a> Run<'a> {
         self.texts.held_out.iter().map(measure).collect()
     }
 
-    fn checkpoint(&self, progress: &mut dyn Progress) -> Result<()> {
-        let path = self.recipe.work.join("checkpoint.safetensors");
-        checkpoint::save(&path, &self.lm.params, &self.optimizer, &self.state)?;
-        self.export(&self.recipe.out)?;
-        progress.note(&format!("checkpoint at step {}", self.state.step));
+    fn export(&self, progress: &mut dyn Progress) -> Result<()> {
+        self.write_model(&self.recipe.out)?;
         let stop = [
             self.codec.special(TURN_END)?,
             self.codec.special(END_OF_TEXT)?,
@@ -260,9 +189,11 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
 
+impl TargetJob<'_> {
     /// The checkpoint folder that `models` and other tools read: bf16 weights, config, tokenizer.
-    fn export(&self, folder: &Path) -> Result<()> {
+    fn write_model(&self, folder: &Path) -> Result<()> {
         let weights = self.lm.params.snapshot(DType::BF16)?;
         let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         save_tensors(&folder.join("model.safetensors"), &weights, format)?;
@@ -275,5 +206,138 @@ impl<'a> Run<'a> {
         let template = &self.recipe.chat_template;
         let template = fs::read_to_string(template).map_err(Error::io(template))?;
         self.codec.save(folder, &template)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::BatchConfig;
+    use crate::optim::OptimizerConfig;
+    use crate::progress::{Silent, StepReport};
+    use crate::recipe::{ReportConfig, StopConfig};
+    use crate::testing::small;
+    use candle_core::{Device, Tensor, safetensors};
+
+    /// A minute model on a little synthetic text, in `folder`.
+    fn recipe(folder: &Path, max_steps: u64) -> TargetRecipe {
+        let mut model = small(crate::config::Family::Qwen3ForCausalLM);
+        model.vocab_size = 400;
+        model.max_position_embeddings = 512;
+        TargetRecipe {
+            seed: 3,
+            out: folder.join("out"),
+            work: folder.join("work"),
+            tokenizer: None,
+            chat_template: Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("recipes/chat_template.jinja"),
+            balance_weight: 0.0,
+            model,
+            corpus: datasets::CorpusSpec {
+                seed: 1,
+                maths: 16,
+                code: 16,
+                chat: 16,
+                sources: Vec::new(),
+            },
+            batch: BatchConfig {
+                micro_tokens: 512,
+                packs_per_step: 2,
+                max_text_tokens: 512,
+                prompt_weight: 0.3,
+                held_out: 1,
+            },
+            optimizer: OptimizerConfig {
+                lr: 1e-2,
+                final_fraction: 0.1,
+                warmup_steps: 2,
+                betas: [0.9, 0.95],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                clip: 1.0,
+            },
+            stop: StopConfig {
+                max_steps,
+                max_minutes: None,
+            },
+            report: ReportConfig {
+                checkpoint_minutes: 1e9,
+                held_out_every_steps: 4,
+            },
+        }
+    }
+
+    fn weights(folder: &Path) -> HashMap<String, Tensor> {
+        safetensors::load(folder.join("work/checkpoint.safetensors"), &Device::Cpu).unwrap()
+    }
+
+    struct Losses(Vec<f64>);
+
+    impl Progress for Losses {
+        fn step(&mut self, report: &StepReport) {
+            self.0.push(report.loss);
+        }
+        fn note(&mut self, _text: &str) {}
+    }
+
+    #[test]
+    fn a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one() -> Result<()> {
+        let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut losses = Losses(Vec::new());
+        train_target(&recipe(whole.path(), 6), &mut losses)?;
+        assert!(losses.0[5] < losses.0[0], "{:?}", losses.0);
+
+        // The schedule follows max_steps, so the first part must be cut short, not planned short.
+        let mut first = recipe(parts.path(), 6);
+        first.report.checkpoint_minutes = 0.0;
+        let mut cut = CutAfter {
+            steps: 3,
+            work: first.work.clone(),
+        };
+        train_target(&first, &mut cut)?;
+        std::fs::copy(
+            first.work.join("kept"),
+            first.work.join("checkpoint.safetensors"),
+        )
+        .unwrap();
+        train_target(&first, &mut Silent)?;
+
+        let (whole, parts) = (weights(whole.path()), weights(parts.path()));
+        assert_eq!(whole.len(), parts.len());
+        for (name, tensor) in &whole {
+            let other: Vec<f32> = parts[name].flatten_all()?.to_vec1()?;
+            assert_eq!(tensor.flatten_all()?.to_vec1::<f32>()?, other, "{name}");
+        }
+        Ok(())
+    }
+
+    /// Keeps a copy of the checkpoint written after `steps` steps.
+    struct CutAfter {
+        steps: u64,
+        work: std::path::PathBuf,
+    }
+
+    impl Progress for CutAfter {
+        fn step(&mut self, _report: &StepReport) {}
+        fn note(&mut self, text: &str) {
+            if text == format!("checkpoint at step {}", self.steps) {
+                std::fs::copy(
+                    self.work.join("checkpoint.safetensors"),
+                    self.work.join("kept"),
+                )
+                .unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_recipe_is_refused() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        train_target(&recipe(folder.path(), 1), &mut Silent)?;
+        let mut other = recipe(folder.path(), 2);
+        other.seed += 1;
+        let error = train_target(&other, &mut Silent).unwrap_err();
+        assert!(matches!(error, Error::ForeignCheckpoint { .. }), "{error}");
+        Ok(())
     }
 }
