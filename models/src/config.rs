@@ -290,47 +290,47 @@ impl RopeConfig {
     /// # Errors
     /// If theta is missing or not above 0, the spellings contradict each other, or the kind is not among `allowed`.
     pub fn read(fields: &mut Fields, allowed: &[RopeKind]) -> Result<Self> {
-    let outer: Option<f64> = match fields.has("rope_theta") {
-        true => Some(fields.positive("rope_theta")?),
-        false => None,
-    };
-    let newer = fields.object("rope_parameters")?;
-    let older = fields.object("rope_scaling")?;
-    let (mut inner, spelling) = match (newer, older) {
-        (Some(_), Some(_)) => {
-            let why = "stands beside rope_parameters; keep one of the two".into();
-            return Err(fields.bad_value("rope_scaling", why));
+        let outer: Option<f64> = match fields.has("rope_theta") {
+            true => Some(fields.positive("rope_theta")?),
+            false => None,
+        };
+        let newer = fields.object("rope_parameters")?;
+        let older = fields.object("rope_scaling")?;
+        let (mut inner, spelling) = match (newer, older) {
+            (Some(_), Some(_)) => {
+                let why = "stands beside rope_parameters; keep one of the two".into();
+                return Err(fields.bad_value("rope_scaling", why));
+            }
+            (Some(inner), None) => (inner, "rope_parameters"),
+            (None, Some(inner)) => (inner, "rope_scaling"),
+            (None, None) => {
+                let theta = match outer {
+                    Some(theta) => theta,
+                    None => fields.positive("rope_theta")?,
+                };
+                return Ok(RopeConfig::Default { theta });
+            }
+        };
+        let nested: Option<f64> = inner.optional("rope_theta")?;
+        let theta = match (outer, nested) {
+            (Some(a), Some(b)) if a != b => {
+                let why = format!("is {b}, the outer rope_theta is {a}");
+                return Err(inner.bad_value("rope_theta", why));
+            }
+            (Some(theta), _) | (None, Some(theta)) => theta,
+            (None, None) => fields.positive("rope_theta")?,
+        };
+        if !(theta > 0.0 && theta.is_finite()) {
+            return Err(inner.bad_value("rope_theta", format!("must be above 0, is {theta}")));
         }
-        (Some(inner), None) => (inner, "rope_parameters"),
-        (None, Some(inner)) => (inner, "rope_scaling"),
-        (None, None) => {
-            let theta = match outer {
-                Some(theta) => theta,
-                None => fields.positive("rope_theta")?,
-            };
-            return Ok(RopeConfig::Default { theta });
+        let config = scaled(&mut inner, theta)?;
+        inner.finish()?;
+        if !allowed.contains(&config.kind()) {
+            let got = json!(format!("{:?}", config.kind()));
+            return Err(fields.unsupported(spelling, &got, &format!("{allowed:?}")));
         }
-    };
-    let nested: Option<f64> = inner.optional("rope_theta")?;
-    let theta = match (outer, nested) {
-        (Some(a), Some(b)) if a != b => {
-            let why = format!("is {b}, the outer rope_theta is {a}");
-            return Err(inner.bad_value("rope_theta", why));
-        }
-        (Some(theta), _) | (None, Some(theta)) => theta,
-        (None, None) => fields.positive("rope_theta")?,
-    };
-    if !(theta > 0.0 && theta.is_finite()) {
-        return Err(inner.bad_value("rope_theta", format!("must be above 0, is {theta}")));
+        Ok(config)
     }
-    let config = scaled(&mut inner, theta)?;
-    inner.finish()?;
-    if !allowed.contains(&config.kind()) {
-        let got = json!(format!("{:?}", config.kind()));
-        return Err(fields.unsupported(spelling, &got, &format!("{allowed:?}")));
-    }
-    Ok(config)
-}
 
     /// Which kind it is.
     pub fn kind(&self) -> RopeKind {
