@@ -1,0 +1,355 @@
+//! Every method on real decoders: equal text when greedy, the target's law when sampled.
+
+use std::collections::BTreeMap;
+
+use baselines::{DFlash, Load, TargetFacts, TrunkConfig, Vanilla};
+use candle_core::Tensor;
+use decode::{
+    Drafter, Feed, Generation, Keep, Law, Parts, Request, Sampling, Settings, Silent, Slot,
+    StepCost, Target, TokenId, VerifyAll, decode, laws,
+};
+use models::{Decoder, DecoderConfig, DecoderOptions, Source, Weights};
+use serde_json::{Value, json};
+use statrs::distribution::{ChiSquared, ContinuousCDF};
+use tests::golden::{self, H, V};
+use tests::{Shapes, hash_weights};
+
+/// A target family of the golden size.
+struct Family {
+    name: &'static str,
+    config: Value,
+    shapes: Shapes,
+}
+
+fn families() -> Vec<Family> {
+    let (qwen3, shapes) = (golden::target_config(), golden::target_shapes());
+    let mut llama = qwen3.clone();
+    llama["architectures"] = json!(["LlamaForCausalLM"]);
+    llama["model_type"] = json!("llama");
+    let llama_shapes = shapes
+        .iter()
+        .filter(|(name, _)| !name.contains("q_norm") && !name.contains("k_norm"));
+    let llama_shapes = llama_shapes
+        .map(|(name, shape)| (name.clone(), shape.clone()))
+        .collect();
+    let mut moe = qwen3.clone();
+    moe["architectures"] = json!(["Qwen3MoeForCausalLM"]);
+    moe["model_type"] = json!("qwen3_moe");
+    for (key, value) in [
+        ("num_experts", json!(4)),
+        ("num_experts_per_tok", json!(2)),
+        ("moe_intermediate_size", json!(12)),
+        ("norm_topk_prob", json!(true)),
+        ("decoder_sparse_step", json!(1)),
+        ("mlp_only_layers", json!([])),
+    ] {
+        moe[key] = value;
+    }
+    vec![
+        Family {
+            name: "qwen3",
+            config: qwen3,
+            shapes: shapes.clone(),
+        },
+        Family {
+            name: "llama",
+            config: llama,
+            shapes: llama_shapes,
+        },
+        Family {
+            name: "qwen3-moe",
+            config: moe,
+            shapes: expert_shapes(&shapes),
+        },
+    ]
+}
+
+fn expert_shapes(dense: &Shapes) -> Shapes {
+    let mut shapes: Shapes = dense
+        .iter()
+        .filter(|(name, _)| !name.contains(".mlp."))
+        .map(|(n, s)| (n.clone(), s.clone()))
+        .collect();
+    for layer in 0..6 {
+        let prefix = format!("model.layers.{layer}.mlp.");
+        shapes.insert(format!("{prefix}gate.weight"), vec![4, H]);
+        for expert in 0..4 {
+            for (name, shape) in [
+                ("gate_proj", [12, H]),
+                ("up_proj", [12, H]),
+                ("down_proj", [H, 12]),
+            ] {
+                shapes.insert(
+                    format!("{prefix}experts.{expert}.{name}.weight"),
+                    shape.to_vec(),
+                );
+            }
+        }
+    }
+    shapes
+}
+
+impl Family {
+    fn decoder(&self, slots: usize) -> Decoder {
+        decoder(&self.config, &self.shapes, 1000, slots)
+    }
+}
+
+fn decoder(config: &Value, shapes: &Shapes, seed: u64, slots: usize) -> Decoder {
+    let config = DecoderConfig::from_json("golden", config.to_string().as_bytes()).unwrap();
+    let weights = Weights::from_tensors("golden", hash_weights(shapes, seed));
+    Decoder::new(
+        config,
+        weights,
+        DecoderOptions {
+            slots,
+            capacity: 128,
+        },
+    )
+    .unwrap()
+}
+
+/// Writes a model in checkpoint layout.
+fn checkpoint(config: &Value, weights: &BTreeMap<String, Tensor>) -> (tempfile::TempDir, Source) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let named: std::collections::HashMap<String, Tensor> = weights
+        .iter()
+        .map(|(name, tensor)| (name.clone(), tensor.clone()))
+        .collect();
+    candle_core::safetensors::save(&named, dir.path().join("model.safetensors")).unwrap();
+    let source = Source::Dir(dir.path().to_owned());
+    (dir, source)
+}
+
+/// The small model: the golden target's first two layers with other weights.
+fn draft_model(slots: usize, max_draft: usize) -> Box<dyn Drafter> {
+    let mut config = golden::target_config();
+    config["num_hidden_layers"] = json!(2);
+    let shapes = golden::target_shapes().into_iter();
+    let shapes: Shapes = shapes
+        .filter(|(name, _)| !(2..6).any(|l| name.contains(&format!("layers.{l}."))))
+        .collect();
+    let (_dir, source) = checkpoint(&config, &hash_weights(&shapes, 1000));
+    let target = TargetFacts {
+        id: "golden".into(),
+        hidden: H,
+        vocab: V,
+        n_layers: 6,
+    };
+    let load = Load {
+        source: Some(&source),
+        target: &target,
+        slots,
+        capacity: 128,
+        max_draft: Some(max_draft),
+    };
+    baselines::method("draft_model")
+        .unwrap()
+        .load(&load)
+        .unwrap()
+}
+
+fn dflash(slots: usize, shifted: bool) -> Box<dyn Drafter> {
+    let mut value = golden::dflash_config();
+    value["dflash_config"]["shift_label"] = shifted.into();
+    let weights = hash_weights(&golden::dflash_shapes(), 2000);
+    let (_dir, source) = checkpoint(&value, &weights);
+    let config = TrunkConfig::load(&source).unwrap();
+    Box::new(DFlash::new(config, Weights::open(&source).unwrap(), slots, 128).unwrap())
+}
+
+fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
+    vec![
+        ("vanilla", Box::new(Vanilla)),
+        ("draft model, 1", draft_model(slots, 1)),
+        ("draft model, 5", draft_model(slots, 5)),
+        ("dflash, in place", dflash(slots, false)),
+        ("dflash, shifted", dflash(slots, true)),
+    ]
+}
+
+fn run(
+    target: &mut Decoder,
+    drafter: &mut dyn Drafter,
+    requests: Vec<Request>,
+    settings: &Settings,
+) -> Vec<Generation> {
+    let (scheduler, probe) = (&mut VerifyAll, &mut Silent);
+    let mut out = decode(
+        Parts {
+            target,
+            drafter,
+            scheduler,
+            probe,
+        },
+        requests,
+        settings,
+    )
+    .unwrap();
+    out.sort_by_key(|g| g.id);
+    out
+}
+
+fn settings(slots: usize, sampling: Sampling) -> Settings {
+    Settings {
+        slots,
+        sampling,
+        seed: 3,
+        cost: StepCost::flat(),
+    }
+}
+
+fn prompts(max_new: usize) -> Vec<Request> {
+    (0..34u64)
+        .map(|id| Request {
+            id,
+            prompt: (0..1 + id % 9)
+                .map(|i| ((id * 11 + i * 5 + 1) % 39) as TokenId)
+                .collect(),
+            max_new: max_new + (id % 3) as usize,
+        })
+        .collect()
+}
+
+fn texts(generations: &[Generation]) -> Vec<&[TokenId]> {
+    generations.iter().map(|g| g.tokens.as_slice()).collect()
+}
+
+#[test]
+fn greedy_text_is_vanillas_for_every_method_family_and_concurrency() {
+    for family in families() {
+        let alone = &settings(1, Sampling::Greedy);
+        let want = run(&mut family.decoder(1), &mut Vanilla, prompts(24), alone);
+        for slots in [1, 2, 8, 32] {
+            for (name, mut drafter) in drafters(slots) {
+                let together = settings(slots, Sampling::Greedy);
+                let got = run(
+                    &mut family.decoder(slots),
+                    &mut *drafter,
+                    prompts(24),
+                    &together,
+                );
+                assert_eq!(
+                    texts(&got),
+                    texts(&want),
+                    "{}, {name}, {slots} slots",
+                    family.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn drafts_are_accepted_now_and_then() {
+    // Otherwise the equality above would say little.
+    for (name, mut drafter) in drafters(4).into_iter().skip(1) {
+        let got = run(
+            &mut golden::target(4),
+            &mut *drafter,
+            prompts(24),
+            &settings(4, Sampling::Greedy),
+        );
+        let accepted: u32 = got.iter().flat_map(|g| &g.rounds).map(|r| r.accepted).sum();
+        assert!(accepted > 20, "{name} had {accepted} drafts accepted");
+    }
+}
+
+const SAMPLED: Sampling = Sampling::Sampled {
+    temperature_milli: 800,
+};
+
+#[test]
+fn sampled_text_does_not_depend_on_the_batch() {
+    for slot_drafters in [(1, 7), (1, 32)] {
+        let pairs = drafters(slot_drafters.0)
+            .into_iter()
+            .zip(drafters(slot_drafters.1));
+        for ((name, mut alone), (_, mut crowded)) in pairs {
+            let [few, many] = [slot_drafters.0, slot_drafters.1];
+            let want = run(
+                &mut golden::target(few),
+                &mut *alone,
+                prompts(16),
+                &settings(few, SAMPLED),
+            );
+            let got = run(
+                &mut golden::target(many),
+                &mut *crowded,
+                prompts(16),
+                &settings(many, SAMPLED),
+            );
+            assert_eq!(texts(&got), texts(&want), "{name} at {many} slots");
+        }
+    }
+}
+
+/// Probability of every pair of tokens after a prompt, from plain forwards of the target.
+fn exact_pairs(prompt: &[TokenId]) -> Vec<f64> {
+    let mut target = golden::target(1);
+    let mut next = |tokens: &[TokenId]| {
+        let feed = Feed {
+            slot: Slot(0),
+            tokens,
+            parents: None,
+            logits: Keep::Last,
+        };
+        let logits = target.forward(&[feed], &[]).unwrap().logits;
+        target.keep(Slot(0), 0, &[]).unwrap();
+        match laws(&logits, SAMPLED).unwrap().remove(0) {
+            Law::Weights(weights) => weights,
+            Law::Point(_) => panic!("a sampled law has weights"),
+        }
+    };
+    let first = next(prompt);
+    let pairs = (0..V as TokenId).flat_map(|a| {
+        let second = next(&[prompt, &[a]].concat());
+        let p = f64::from(first[a as usize]);
+        second
+            .into_iter()
+            .map(move |q| p * f64::from(q))
+            .collect::<Vec<_>>()
+    });
+    pairs.collect()
+}
+
+#[test]
+fn every_method_samples_the_targets_law() {
+    const N: u64 = 20_000;
+    let prompt = vec![3, 17, 5];
+    let exact = exact_pairs(&prompt);
+    for (name, mut drafter) in drafters(32) {
+        // Four tokens, so that both tokens looked at are the loop's, not prefill's alone.
+        let requests = (0..N)
+            .map(|id| Request {
+                id,
+                prompt: prompt.clone(),
+                max_new: 2,
+            })
+            .collect();
+        let got = run(
+            &mut golden::target(32),
+            &mut *drafter,
+            requests,
+            &settings(32, SAMPLED),
+        );
+        let mut counts = vec![0f64; V * V];
+        got.iter()
+            .for_each(|g| counts[g.tokens[0] as usize * V + g.tokens[1] as usize] += 1.0);
+        let (mut chi2, mut cells, mut rare) = (0.0, 0, (0.0, 0.0));
+        for (count, p) in counts.iter().zip(&exact) {
+            let want = p * N as f64;
+            if want < 10.0 {
+                rare = (rare.0 + count, rare.1 + want);
+            } else {
+                chi2 += (count - want).powi(2) / want;
+                cells += 1;
+            }
+        }
+        chi2 += (rare.0 - rare.1 as f64).powi(2) / rare.1;
+        assert!(cells > 100, "{cells} cells are too few");
+        let p = ChiSquared::new(cells as f64).unwrap().sf(chi2);
+        assert!(p > 1e-3, "{name}: p = {p:e}");
+    }
+}
