@@ -7,9 +7,9 @@ mod tests;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::input::{dense_f32, dims2, dims3, slice_f32};
-use crate::parallel;
+use crate::parallel::{self, MutPtr};
 use crate::simd::Isa;
-use kernel::Groups;
+use kernel::Units;
 
 const OP: &str = "attend";
 
@@ -93,13 +93,6 @@ pub(crate) struct Heads {
     pub(crate) d: usize,
 }
 
-impl Heads {
-    /// Values of the query heads that share a key/value head.
-    fn group_len(self) -> usize {
-        self.query / self.kv * self.d
-    }
-}
-
 pub(crate) fn heads(
     q: &Tensor,
     k_cache: &Tensor,
@@ -171,19 +164,22 @@ impl CustomOp3 for Attend {
     ) -> Result<(CpuStorage, Shape)> {
         let q = slice_f32(OP, q, q_at)?;
         let (k, v) = (slice_f32(OP, k, k_at)?, slice_f32(OP, v, v_at)?);
-        let Heads { query, d, .. } = self.heads;
+        let Heads { query, kv, d } = self.heads;
         let mut out = vec![0.0; q.len()];
-        // An exponential takes about four nanoseconds, the products about eight values each.
+        let runs = kernel::runs(&self.visible);
+        // An exponential takes about three nanoseconds, and about 32 columns of the products one.
         let n_scores: usize = self.visible.iter().map(|seen| seen.len() * query).sum();
-        let cost_ns = n_scores * (4 + d / 8);
-        parallel::for_chunks(&mut out, self.heads.group_len(), cost_ns, |first, out| {
-            self.isa.run(Groups {
+        let cost_ns = n_scores * (3 + d / 16);
+        let to = MutPtr(out.as_mut_ptr());
+        parallel::for_ranges(runs.len() * kv, 1, cost_ns, |units| {
+            self.isa.run(Units {
                 op: self,
+                runs: &runs,
                 q,
                 k,
                 v,
-                first,
-                out,
+                units,
+                out: to,
             });
         });
         Ok((

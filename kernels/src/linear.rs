@@ -21,8 +21,10 @@ use crate::simd::{Isa, Kernel, Simd};
 use crate::tile::dots;
 
 const OP: &str = "linear";
-/// Columns are handed out in multiples of the widest tile.
-const COLUMN_GRAIN: usize = 8;
+/// Columns are handed out in multiples of every tile width.
+const COLUMN_GRAIN: usize = 24;
+/// From this many rows on, copying them to cache lines costs less than it saves (measured).
+const COPIED_FROM: usize = 5;
 /// Weights that stay in the second-level cache while the row groups pass over them.
 const BLOCK_BYTES: usize = 128 * 1024;
 
@@ -97,56 +99,75 @@ fn product(isa: Isa, shape: LinearShape, x: &[f32], w: &[f32]) -> Vec<f32> {
     let to = MutPtr(out.as_mut_ptr());
     // About 50 GFLOP/s, and never faster than 20 GB/s of weights.
     let cost_ns = (2 * n * k * o / 50).max(4 * k * o / 20);
-    parallel::for_ranges(o, COLUMN_GRAIN, cost_ns, |columns| {
-        isa.run(Columns {
-            shape,
-            x,
-            w,
-            out: to,
-            columns,
-        });
+    let mut lines = Vec::new();
+    let x = match n {
+        ..COPIED_FROM => x,
+        _ => in_cache_lines(x, &mut lines),
+    };
+    let all = Product {
+        isa,
+        shape,
+        x,
+        w,
+        out: to,
+    };
+    // SAFETY: the ranges lie within the o columns and do not overlap.
+    parallel::for_ranges(o, COLUMN_GRAIN, cost_ns, |columns| unsafe {
+        all.columns(columns)
     });
     // SAFETY: the ranges cover every column, and each of them was written in all n rows.
     unsafe { out.set_len(n * o) };
     out
 }
 
-/// All rows of some output columns.
-struct Columns<'a> {
+/// 64 bytes that start on a cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// The values of `x` copied to the start of a cache line, so that the loads of a tile do not straddle two.
+fn in_cache_lines<'a>(x: &[f32], lines: &'a mut Vec<Line>) -> &'a [f32] {
+    lines.reserve_exact(x.len().div_ceil(16));
+    let to = lines.as_mut_ptr().cast::<f32>();
+    // SAFETY: the lines have room for the values, which are written before they are borrowed.
+    unsafe {
+        std::ptr::copy_nonoverlapping(x.as_ptr(), to, x.len());
+        std::slice::from_raw_parts(to, x.len())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Product<'a> {
+    isa: Isa,
     shape: LinearShape,
     x: &'a [f32],
     w: &'a [f32],
     out: MutPtr<f32>,
-    columns: Range<usize>,
 }
 
-impl Kernel for Columns<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+impl Product<'_> {
+    /// All rows of some columns.
+    ///
+    /// # Safety
+    /// The columns must be within the shape, and no other thread may write them.
+    unsafe fn columns(&self, columns: Range<usize>) {
         let LinearShape { n, k, .. } = self.shape;
-        // Row groups of nearly equal size.
-        let n_groups = n.div_ceil(S::TILE_ROWS);
+        let n_groups = n.div_ceil(self.isa.tile_rows());
         let block = (BLOCK_BYTES / (4 * k.max(1))).next_multiple_of(COLUMN_GRAIN);
-        let mut start = self.columns.start;
-        while start < self.columns.end {
-            let end = (start + block).min(self.columns.end);
+        let mut start = columns.start;
+        while start < columns.end {
+            let end = (start + block).min(columns.end);
             let mut row = 0;
             for group in 0..n_groups {
+                // Groups of nearly equal size.
                 let rows = (n - row).div_ceil(n_groups - group);
+                let group = Group {
+                    all: *self,
+                    row,
+                    columns: start..end,
+                };
                 // SAFETY: row + rows <= n, end <= o.
-                unsafe {
-                    match rows {
-                        1 => self.group::<S, 1, 2>(simd, row, start..end),
-                        2 if S::TILE_ROWS >= 2 => self.group::<S, 2, 2>(simd, row, start..end),
-                        3 if S::TILE_ROWS >= 3 => self.group::<S, 3, 1>(simd, row, start..end),
-                        4 if S::TILE_ROWS >= 4 => self.group::<S, 4, 1>(simd, row, start..end),
-                        5 if S::TILE_ROWS >= 5 => self.group::<S, 5, 1>(simd, row, start..end),
-                        6 if S::TILE_ROWS >= 6 => self.group::<S, 6, 1>(simd, row, start..end),
-                        _ => unreachable!("a group has at most TILE_ROWS rows"),
-                    }
-                }
+                unsafe { group.run(rows) };
                 row += rows;
             }
             start = end;
@@ -154,82 +175,84 @@ impl Kernel for Columns<'_> {
     }
 }
 
-impl Columns<'_> {
-    /// `A` rows from `row` on, in tiles of `4 * B` columns, then of four, then one by one.
-    ///
+/// Some rows of some columns; both must be within the shape.
+struct Group<'a> {
+    all: Product<'a>,
+    row: usize,
+    columns: Range<usize>,
+}
+
+impl Group<'_> {
     /// # Safety
-    /// The rows and columns must be within the shape.
+    /// `n_rows` rows and the columns must be within the shape, and no other thread may write them.
+    unsafe fn run(self, n_rows: usize) {
+        // Few rows take many columns at once so that enough sums are under way; 24 sums are the most that fit the
+        // registers.
+        let isa = self.all.isa;
+        match n_rows {
+            1 => isa.run(Tiles::<1, 8>(self)),
+            2 => isa.run(Tiles::<2, 8>(self)),
+            3 => isa.run(Tiles::<3, 4>(self)),
+            4 => isa.run(Tiles::<4, 4>(self)),
+            5 => isa.run(Tiles::<5, 4>(self)),
+            6 => isa.run(Tiles::<6, 4>(self)),
+            7 => isa.run(Tiles::<7, 3>(self)),
+            8 => isa.run(Tiles::<8, 3>(self)),
+            _ => unreachable!("no tile has more than eight rows"),
+        }
+    }
+}
+
+/// `A` rows in tiles of `C` columns, then one column at a time.
+struct Tiles<'a, const A: usize, const C: usize>(Group<'a>);
+
+impl<const A: usize, const C: usize> Kernel for Tiles<'_, A, C> {
+    type Output = ();
+
     #[inline(always)]
-    unsafe fn group<S: Simd, const A: usize, const B: usize>(
-        &self,
-        simd: S,
-        row: usize,
-        columns: Range<usize>,
-    ) {
-        let mut column = columns.start;
-        // SAFETY: all pointers stay in the rows and columns that the caller vouches for.
+    fn run<S: Simd>(self, simd: S) {
+        let Range { start, end } = self.0.columns;
+        let mut column = start;
+        // SAFETY: `Group::run` vouches for the rows and columns.
         unsafe {
-            while column + 4 * B <= columns.end {
-                self.tile::<S, A, B>(simd, row, column);
-                column += 4 * B;
+            while column + C <= end {
+                self.tile::<S, C>(simd, column);
+                column += C;
             }
-            while column + 4 <= columns.end {
-                self.tile::<S, A, 1>(simd, row, column);
-                column += 4;
-            }
-            while column < columns.end {
-                let x: [*const f32; A] = self.x_rows(row);
-                let w = self.w.as_ptr().add(column * self.shape.k);
-                let sums = dots(simd, x, [[w; 4]], self.shape.k);
-                for a in 0..A {
-                    self.out
-                        .0
-                        .add((row + a) * self.shape.o + column)
-                        .write(sums[a][0][0]);
-                }
+            while column < end {
+                self.tile::<S, 1>(simd, column);
                 column += 1;
             }
         }
     }
+}
 
+impl<const A: usize, const C: usize> Tiles<'_, A, C> {
+    /// `W` columns from `column` on.
+    ///
     /// # Safety
-    /// Rows `row..row + A` and columns `column..column + 4 * B` must be within the shape.
+    /// The columns must be within those of the group.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const A: usize, const B: usize>(
-        &self,
-        simd: S,
-        row: usize,
-        column: usize,
-    ) {
-        let LinearShape { k, o, .. } = self.shape;
-        // SAFETY: the caller vouches for the rows and columns; `product` checked the slices against the shape.
+    unsafe fn tile<S: Simd, const W: usize>(&self, simd: S, column: usize) {
+        let Group { all, row, .. } = &self.0;
+        let LinearShape { k, o, .. } = all.shape;
+        // SAFETY: `Group::run` vouches for the rows and columns; `product` checked the slices against the shape.
         unsafe {
-            let first = self.w.as_ptr().add(column * k);
-            let mut w = [[first; 4]; B];
-            for b in 0..B {
-                for c in 0..4 {
-                    w[b][c] = first.add((4 * b + c) * k);
-                }
-            }
-            let sums = dots(simd, self.x_rows::<A>(row), w, k);
+            let mut x = [all.x.as_ptr(); A];
             for a in 0..A {
-                for b in 0..B {
-                    let to = self.out.at((row + a) * o + column + 4 * b);
-                    to.cast::<[f32; 4]>().write(sums[a][b]);
-                }
+                x[a] = x[a].add((row + a) * k);
+            }
+            let mut w = [all.w.as_ptr(); W];
+            for c in 0..W {
+                w[c] = w[c].add((column + c) * k);
+            }
+            let sums = dots(simd, x, w, k);
+            for a in 0..A {
+                all.out
+                    .at((row + a) * o + column)
+                    .cast::<[f32; W]>()
+                    .write(sums[a]);
             }
         }
-    }
-
-    /// # Safety
-    /// Rows `row..row + A` must be within the shape.
-    #[inline(always)]
-    unsafe fn x_rows<const A: usize>(&self, row: usize) -> [*const f32; A] {
-        let mut rows = [self.x.as_ptr(); A];
-        for (a, at) in rows.iter_mut().enumerate() {
-            // SAFETY: the caller vouches for the row.
-            *at = unsafe { self.x.as_ptr().add((row + a) * self.shape.k) };
-        }
-        rows
     }
 }

@@ -23,11 +23,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn splat(self, value: f32) -> Self::Vector;
     /// `a * b + c` in each lane, rounded once where the machine can.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// The sum of the lanes of each vector: halves are added to each other until one lane is left, so the order is the
     /// same at each of the four places.
     fn sum_each(self, vectors: [Self::Vector; 4]) -> [f32; 4];
-
     /// # Safety
     /// `WIDTH` values must be readable at `from`.
     unsafe fn load(self, from: *const f32) -> Self::Vector;
@@ -88,6 +86,17 @@ impl Isa {
             all.extend(Avx512::detect().map(Self::Avx512));
         }
         all
+    }
+
+    /// Rows of the left operand in the largest register tile.
+    pub(crate) fn tile_rows(self) -> usize {
+        match self {
+            Self::Portable(_) => Portable::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => Avx2::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => Avx512::TILE_ROWS,
+        }
     }
 
     #[inline]

@@ -7,65 +7,65 @@
 
 use crate::simd::Simd;
 
-/// Dot products of `A` rows at `x` with `4 * B` rows at `w`, all of length `k`.
+/// Dot products of the rows at `x` with the rows at `w`, all of length `k`.
 ///
 /// Every product has one vector of partial sums that runs over the length in steps of the vector width, a last step
 /// padded with zeros, and the same horizontal sum at the end. The bits of a product therefore depend on its two rows
-/// alone and not on A, B or the place in the tile.
+/// alone and not on A, C or the place in the tile.
 ///
 /// # Safety
 /// `k` values must be readable at every pointer.
 #[inline(always)]
-pub(crate) unsafe fn dots<S: Simd, const A: usize, const B: usize>(
+pub(crate) unsafe fn dots<S: Simd, const A: usize, const C: usize>(
     simd: S,
     x: [*const f32; A],
-    w: [[*const f32; 4]; B],
+    w: [*const f32; C],
     k: usize,
-) -> [[[f32; 4]; B]; A] {
-    let mut sums = [[[simd.splat(0.0); 4]; B]; A];
+) -> [[f32; C]; A] {
+    let mut sums = [[simd.splat(0.0); C]; A];
     let whole = k - k % S::WIDTH;
     let mut at = 0;
     while at < whole {
-        let mut right = [[simd.splat(0.0); 4]; B];
-        for b in 0..B {
-            for c in 0..4 {
-                // SAFETY: at + WIDTH <= whole <= k.
-                right[b][c] = unsafe { simd.load(w[b][c].add(at)) };
-            }
+        let mut right = [simd.splat(0.0); C];
+        for c in 0..C {
+            // SAFETY: at + WIDTH <= whole <= k.
+            right[c] = unsafe { simd.load(w[c].add(at)) };
         }
         for a in 0..A {
             // SAFETY: as above.
             let left = unsafe { simd.load(x[a].add(at)) };
-            for b in 0..B {
-                for c in 0..4 {
-                    sums[a][b][c] = simd.mul_add(left, right[b][c], sums[a][b][c]);
-                }
+            for c in 0..C {
+                sums[a][c] = simd.mul_add(left, right[c], sums[a][c]);
             }
         }
         at += S::WIDTH;
     }
     if whole < k {
-        let mut right = [[simd.splat(0.0); 4]; B];
-        for b in 0..B {
-            for c in 0..4 {
-                // SAFETY: whole + (k - whole) = k.
-                right[b][c] = unsafe { simd.load_first(w[b][c].add(whole), k - whole) };
-            }
+        let mut right = [simd.splat(0.0); C];
+        for c in 0..C {
+            // SAFETY: whole + (k - whole) = k.
+            right[c] = unsafe { simd.load_first(w[c].add(whole), k - whole) };
         }
         for a in 0..A {
             // SAFETY: as above.
             let left = unsafe { simd.load_first(x[a].add(whole), k - whole) };
-            for b in 0..B {
-                for c in 0..4 {
-                    sums[a][b][c] = simd.mul_add(left, right[b][c], sums[a][b][c]);
-                }
+            for c in 0..C {
+                sums[a][c] = simd.mul_add(left, right[c], sums[a][c]);
             }
         }
     }
-    let mut out = [[[0.0; 4]; B]; A];
-    for a in 0..A {
-        for b in 0..B {
-            out[a][b] = simd.sum_each(sums[a][b]);
+    let mut out = [[0.0; C]; A];
+    let last = A * C - 1;
+    for first in (0..A * C).step_by(4) {
+        // Four at a time; the last one stands in past the end.
+        let mut four = [sums[0][0]; 4];
+        for i in 0..4 {
+            let place = (first + i).min(last);
+            four[i] = sums[place / C][place % C];
+        }
+        let totals = simd.sum_each(four);
+        for i in 0..(A * C - first).min(4) {
+            out[(first + i) / C][(first + i) % C] = totals[i];
         }
     }
     out

@@ -23,11 +23,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn div(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
-        std::array::from_fn(|lane| a[lane] / b[lane])
-    }
-
-    #[inline(always)]
     fn sum_each(self, vectors: [[f32; 4]; 4]) -> [f32; 4] {
         vectors.map(|v| (v[0] + v[2]) + (v[1] + v[3]))
     }

@@ -8,20 +8,22 @@ use super::{Kernel, Simd};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx2(());
 
-/// Proof that the machine has AVX-512F: only [`Avx512::detect`] makes one.
+/// Proof that the machine has AVX-512F and VL: only [`Avx512::detect`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
 /// # Safety
 /// The machine must have AVX2 and FMA, which `simd` proves.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn run_avx2<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
     kernel.run(simd)
 }
 
 /// # Safety
-/// The machine must have AVX-512F, which `simd` proves.
-#[target_feature(enable = "avx512f,avx2,fma")]
+/// The machine must have AVX-512F and VL, which `simd` proves.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
 pub(super) unsafe fn run_avx512<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
     kernel.run(simd)
 }
@@ -34,7 +36,9 @@ impl Avx2 {
 
 impl Avx512 {
     pub(crate) fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx512f") && Avx2::detect().is_some()).then_some(Self(()))
+        // VL lets the compiler use the upper 16 registers for narrow halves too; without it the tiles spill.
+        let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl");
+        (wide && Avx2::detect().is_some()).then_some(Self(()))
     }
 }
 
@@ -63,12 +67,6 @@ impl Simd for Avx2 {
     fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
         // SAFETY: the token proves FMA.
         unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    fn div(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the token proves AVX2.
-        unsafe { _mm256_div_ps(a, b) }
     }
 
     #[inline(always)]
@@ -128,7 +126,7 @@ impl Simd for Avx2 {
 impl Simd for Avx512 {
     type Vector = __m512;
     const WIDTH: usize = 16;
-    const TILE_ROWS: usize = 6;
+    const TILE_ROWS: usize = 8;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -140,12 +138,6 @@ impl Simd for Avx512 {
     fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: the token proves AVX-512F.
         unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    fn div(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_div_ps(a, b) }
     }
 
     #[inline(always)]
