@@ -5,7 +5,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::time::Duration;
-use training::recipe::TargetRecipe;
+use training::recipe::{DflashRecipe, TargetRecipe};
 use training::{Progress, StepReport};
 
 /// What to train.
@@ -16,18 +16,25 @@ pub(crate) enum TrainCommand {
         /// Recipe, e.g. training/recipes/tiny-qwen3.toml
         recipe: PathBuf,
     },
+    /// Let a trained target answer prompts, and train a DFlash drafter on the answers
+    Dflash {
+        /// Recipe, e.g. training/recipes/tiny-qwen3-dflash.toml
+        recipe: PathBuf,
+    },
 }
 
 /// Runs one training command to its end.
 pub(crate) fn run(command: &TrainCommand) -> Result<()> {
+    let mut bar = Bar::new();
     match command {
         TrainCommand::Target { recipe } => {
-            let recipe = TargetRecipe::load(recipe)?;
-            let mut bar = Bar::new();
-            training::train_target(&recipe, &mut bar)?;
-            bar.finish();
+            training::train_target(&TargetRecipe::load(recipe)?, &mut bar)?;
+        }
+        TrainCommand::Dflash { recipe } => {
+            training::train_dflash(&DflashRecipe::load(recipe)?, &mut bar)?;
         }
     }
+    bar.finish();
     Ok(())
 }
 
@@ -76,7 +83,8 @@ impl Progress for Bar {
             report.tokens_per_sec,
             Duration::from_secs_f64(left).as_secs(),
         );
-        self.bar.set_position((report.progress * TICKS as f64) as u64);
+        self.bar
+            .set_position((report.progress * TICKS as f64) as u64);
         if self.bar.is_hidden() && report.step.is_multiple_of(LINE_EVERY) {
             eprintln!("{message}");
         }

@@ -129,6 +129,35 @@ impl NetConfig {
         }
     }
 
+    /// Reads back what [`Self::to_hugging_face`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Json`] if the file is missing or lacks a key.
+    pub fn from_hugging_face(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+        let read = || -> std::result::Result<Self, serde_json::Error> {
+            let mut json: serde_json::Value = serde_json::from_str(&text)?;
+            json["architecture"] = json["architectures"][0].take();
+            let experts = match json.get("num_experts") {
+                Some(_) => Some(keep(
+                    &json,
+                    &[
+                        "num_experts",
+                        "num_experts_per_tok",
+                        "moe_intermediate_size",
+                    ],
+                )),
+                None => None,
+            };
+            let mut own = keep(&json, &KEYS);
+            if let Some(experts) = experts {
+                own["experts"] = experts;
+            }
+            serde_json::from_value(own)
+        };
+        read().map_err(Error::json(path))
+    }
+
     /// The `config.json` of a Hugging Face checkpoint. `stop` is the end-of-turn token, `pad` the padding token.
     pub fn to_hugging_face(&self, stop: u32, pad: u32) -> serde_json::Value {
         let mut json = serde_json::json!({
@@ -171,5 +200,46 @@ impl NetConfig {
             }
         }
         json
+    }
+}
+
+const KEYS: [&str; 12] = [
+    "architecture",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+];
+
+/// The named keys of an object; a missing one stays missing and is reported by the reader.
+fn keep(json: &serde_json::Value, keys: &[&str]) -> serde_json::Value {
+    let found = keys
+        .iter()
+        .filter_map(|k| Some(((*k).to_owned(), json.get(*k)?.clone())));
+    serde_json::Value::Object(found.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{SMALL, small};
+
+    #[test]
+    fn a_config_survives_its_hugging_face_spelling() -> Result<()> {
+        for family in SMALL {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("config.json");
+            let config = small(family);
+            std::fs::write(&path, config.to_hugging_face(1, 0).to_string()).unwrap();
+            assert_eq!(NetConfig::from_hugging_face(&path)?, config);
+        }
+        Ok(())
     }
 }

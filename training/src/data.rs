@@ -163,17 +163,26 @@ impl Texts {
             return Err(Error::NoData { why });
         }
         let held_out = held.into_iter().filter(|(_, n, _)| *n > 0);
+        let held_out = held_out.map(|(domain, _, pack)| (domain, pack)).collect();
+        let mut texts = Self::of(train, held_out, seed);
+        texts.too_long = too_long;
+        texts.reserved = reserved;
+        Ok(texts)
+    }
+
+    /// Texts that are ready to be trained on; `train` is not empty.
+    pub fn of(train: Vec<Text>, held_out: Vec<(Domain, Pack)>, seed: u64) -> Self {
         let mut texts = Self {
             train,
-            held_out: held_out.map(|(domain, _, pack)| (domain, pack)).collect(),
-            too_long,
-            reserved,
+            held_out,
+            too_long: 0,
+            reserved: 0,
             order: Vec::new(),
             cursor: Cursor::default(),
             seed,
         };
         texts.seek(Cursor::default());
-        Ok(texts)
+        texts
     }
 
     /// How many texts are trained on.

@@ -11,6 +11,12 @@ pub enum Error {
     /// A training text could not be made or read.
     #[error(transparent)]
     Data(#[from] datasets::Error),
+    /// A trained target could not be loaded.
+    #[error(transparent)]
+    Load(#[from] models::LoadError),
+    /// A target failed while it wrote answers.
+    #[error(transparent)]
+    Decode(#[from] decode::Error),
     /// A file could not be read or written.
     #[error("{path:?}: {source}")]
     Io {

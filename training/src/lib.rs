@@ -2,9 +2,12 @@
 //!
 //! The library prints nothing and knows no command line: a [`Progress`] is told what happens.
 
+pub mod anchors;
+pub mod answers;
 mod checkpoint;
 pub mod config;
 pub mod data;
+mod dflash;
 mod error;
 mod files;
 mod layer;
@@ -22,7 +25,9 @@ mod target;
 #[cfg(test)]
 mod testing;
 pub mod tokenizer;
+pub mod trunk;
 
+pub use dflash::train_dflash;
 pub use error::{Error, Result};
 pub use progress::{Progress, Silent, StepReport};
 pub use target::train_target;

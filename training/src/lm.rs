@@ -7,6 +7,7 @@ use crate::ops::{RopeTable, Segment, linear, rms_norm};
 use crate::params::{Init, Params};
 use candle_core::{Device, Tensor};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A target under training: Qwen3, Qwen3-MoE or Llama by its config.
@@ -69,6 +70,17 @@ impl CausalLm {
             head,
             table: Arc::new(table),
         })
+    }
+
+    /// A trained model from its folder: `config.json` and `model.safetensors`.
+    ///
+    /// # Errors
+    /// If a file is missing or does not fit the config.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let config = NetConfig::from_hugging_face(&folder.join("config.json"))?;
+        let lm = Self::new(&config, 0)?;
+        lm.params.load(&folder.join("model.safetensors"))?;
+        Ok(lm)
     }
 
     /// The sizes it was made with.

@@ -5,7 +5,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 
 /// Multiplies rows by a weight stored as checkpoints store it.
 ///
-/// `x`: `[N, I]`, `weight`: `[O, I]`, both contiguous f32. Returns `[N, O]`.
+/// `x`: `[N, I]`, `weight`: `[O, I]`, both contiguous f32. Returns `[N, O]`. A detached side gets no gradient and
+/// costs none.
 ///
 /// # Errors
 /// If the shapes do not fit.
@@ -44,9 +45,16 @@ impl CustomOp2 for Linear {
         _out: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let grad_x = grad.matmul(weight)?;
-        let grad_weight = grad.t()?.matmul(x)?;
-        Ok((Some(grad_x), Some(grad_weight)))
+        // A frozen side costs nothing.
+        let grad_x = match x.track_op() {
+            true => Some(grad.matmul(weight)?),
+            false => None,
+        };
+        let grad_weight = match weight.track_op() {
+            true => Some(grad.t()?.matmul(x)?),
+            false => None,
+        };
+        Ok((grad_x, grad_weight))
     }
 }
 

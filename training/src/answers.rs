@@ -1,0 +1,226 @@
+//! The target's own answers to training prompts: what a drafter is trained on.
+
+use crate::data::{Pack, Text, Texts, reserved_for_suites};
+use crate::error::{Error, Result};
+use crate::params::fnv1a;
+use crate::progress::Progress;
+use crate::tokenizer::TextCodec;
+use baselines::Vanilla;
+use datasets::{CorpusSpec, Domain, Example};
+use decode::{Parts, Request, Sampling, Settings, Silent, StepCost, VerifyAll};
+use models::{Decoder, DecoderOptions, Source};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The `[answers]` table of a drafter's recipe.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswersConfig {
+    /// Where the prompts come from; the examples' own answers are not used.
+    pub corpus: CorpusSpec,
+    /// Longest answer, in tokens.
+    pub max_new: usize,
+    /// Sequences decoded at once.
+    pub slots: usize,
+    /// Draws answers at this temperature (in thousandths) instead of taking the most likely tokens.
+    #[serde(default)]
+    pub sampled_temperature_milli: Option<u32>,
+    /// Reserved prompts of each domain whose answers measure the drafter.
+    pub held_out: usize,
+}
+
+/// One line of an answers file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    /// The rendered prompt.
+    pub prompt_ids: Vec<u32>,
+    /// What the target wrote, a stop token included.
+    pub answer_ids: Vec<u32>,
+    /// The prompt's domain.
+    pub domain: Domain,
+    /// Whether the prompt leaves the think block to the target.
+    pub thinking: bool,
+    /// Whether the prompt is one of those that nothing is trained on.
+    pub reserved: bool,
+}
+
+/// Requests decoded between two writes.
+const CHUNK: usize = 128;
+
+/// All answers of a recipe: those in `work`, which an earlier run wrote, and the rest from the target now.
+/// Returns them with the name of their file, which changes with target and questions.
+///
+/// # Errors
+/// If the target or a file fails.
+pub fn answers(
+    target: &Path,
+    work: &Path,
+    config: &AnswersConfig,
+    progress: &mut dyn Progress,
+) -> Result<(Vec<Answer>, String)> {
+    let codec = TextCodec::load(&target.join("tokenizer.json"))?;
+    let source = Source::Dir(target.to_owned());
+    let capacity = models::DecoderConfig::load(&source)?.max_positions;
+    let mut asked = questions(config, &codec)?;
+    let longest = capacity.saturating_sub(config.max_new + 1);
+    asked.retain(|q| q.prompt_ids.len() <= longest);
+    let path = work.join(file_name(target, config)?);
+    let mut known = read(&path)?;
+    let mut decoder = Decoder::load(
+        &source,
+        DecoderOptions {
+            slots: config.slots,
+            capacity,
+        },
+    )?;
+    while known.len() < asked.len() {
+        let end = asked.len().min(known.len() + CHUNK);
+        let new = decode_chunk(&mut decoder, &asked[known.len()..end], known.len(), config)?;
+        append(&path, &new)?;
+        known.extend(new);
+        progress.note(&format!("{} of {} answers", known.len(), asked.len()));
+    }
+    known.truncate(asked.len());
+    Ok((known, path.display().to_string()))
+}
+
+/// Prompts in corpus order without answers; of the reserved ones only those that measure.
+fn questions(config: &AnswersConfig, codec: &TextCodec) -> Result<Vec<Answer>> {
+    let mut held = Domain::ALL.map(|domain| (domain, 0));
+    let mut asked = Vec::new();
+    for example in datasets::corpus(&config.corpus)? {
+        let reserved = reserved_for_suites(&example.user);
+        if reserved {
+            let open = held
+                .iter_mut()
+                .find(|(d, n)| *d == example.domain && *n < config.held_out);
+            match open {
+                Some((_, n)) => *n += 1,
+                None => continue,
+            }
+        }
+        asked.push(question(&example, codec, reserved)?);
+    }
+    Ok(asked)
+}
+
+fn question(example: &Example, codec: &TextCodec, reserved: bool) -> Result<Answer> {
+    Ok(Answer {
+        prompt_ids: codec.encode(&example.prompt_text())?,
+        answer_ids: Vec::new(),
+        domain: example.domain,
+        thinking: example.think.is_some(),
+        reserved,
+    })
+}
+
+/// One name for each (weights, questions), so that answers of another target are never mixed in.
+fn file_name(target: &Path, config: &AnswersConfig) -> Result<String> {
+    let weights = datasets::sha256_file(&target.join("model.safetensors"))?;
+    let hash = fnv1a(format!("{weights} {config:?}").as_bytes());
+    Ok(format!("answers-{hash:016x}.jsonl"))
+}
+
+fn decode_chunk(
+    decoder: &mut Decoder,
+    asked: &[Answer],
+    first: usize,
+    config: &AnswersConfig,
+) -> Result<Vec<Answer>> {
+    let request = |(i, question): (usize, &Answer)| Request {
+        id: (first + i) as u64,
+        prompt: question.prompt_ids.clone(),
+        max_new: config.max_new,
+    };
+    let settings = Settings {
+        slots: config.slots,
+        sampling: match config.sampled_temperature_milli {
+            None => Sampling::Greedy,
+            Some(temperature_milli) => Sampling::Sampled { temperature_milli },
+        },
+        seed: config.corpus.seed,
+        cost: StepCost::flat(),
+    };
+    let parts = Parts {
+        target: decoder,
+        drafter: &mut Vanilla,
+        scheduler: &mut VerifyAll,
+        probe: &mut Silent,
+    };
+    let mut new = asked.to_vec();
+    for generation in decode::decode(
+        parts,
+        asked.iter().enumerate().map(request).collect(),
+        &settings,
+    )? {
+        new[generation.id as usize - first].answer_ids = generation.tokens;
+    }
+    Ok(new)
+}
+
+/// Complete lines of the file; a line that a kill cut short is dropped from it.
+fn read(path: &PathBuf) -> Result<Vec<Answer>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(path).map_err(Error::io(path))?;
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    if whole < text.len() {
+        fs::write(path, &text[..whole]).map_err(Error::io(path))?;
+    }
+    text[..whole]
+        .lines()
+        .map(|line| serde_json::from_str(line).map_err(Error::json(path)))
+        .collect()
+}
+
+fn append(path: &PathBuf, new: &[Answer]) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(Error::io(parent))?;
+    }
+    let mut text = String::new();
+    for answer in new {
+        text.push_str(&serde_json::to_string(answer).map_err(Error::json(path))?);
+        text.push('\n');
+    }
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let mut file = file.map_err(Error::io(path))?;
+    file.write_all(text.as_bytes()).map_err(Error::io(path))
+}
+
+/// Texts whose labels are the target's tokens; the reserved ones become the held-out packs.
+///
+/// # Errors
+/// [`Error::NoData`] if nothing is left to train on.
+pub(crate) fn texts(answers: &[Answer], seed: u64) -> Result<Texts> {
+    let mut train = Vec::new();
+    let mut held: Vec<(Domain, Pack)> = Vec::new();
+    for answer in answers {
+        let prompt = answer.prompt_ids.iter().map(|_| 0.0);
+        let text = Text {
+            domain: answer.domain,
+            ids: [answer.prompt_ids.as_slice(), &answer.answer_ids].concat(),
+            weights: prompt
+                .chain(answer.answer_ids.iter().map(|_| 1.0))
+                .collect(),
+        };
+        if !answer.reserved {
+            train.push(text);
+        } else if let Some((_, pack)) = held.iter_mut().find(|(d, _)| *d == answer.domain) {
+            pack.push(&text);
+        } else {
+            let mut pack = Pack::default();
+            pack.push(&text);
+            held.push((answer.domain, pack));
+        }
+    }
+    match train.is_empty() {
+        true => Err(Error::NoData {
+            why: format!("{} answers, all to reserved prompts", answers.len()),
+        }),
+        false => Ok(Texts::of(train, held, seed)),
+    }
+}

@@ -1,0 +1,285 @@
+//! Golden values of the DFlash loss, from a PyTorch reference with the same deterministic weights.
+
+use super::*;
+use crate::config::{Family, NetConfig};
+use crate::optim::{AdamW, OptimizerConfig};
+use candle_core::Device;
+
+/// Prompt of 7, answer on rows 7..=12, one token behind it.
+const SEQUENCE: [u32; 14] = [3, 17, 5, 9, 22, 11, 7, 0, 28, 13, 30, 2, 19, 6];
+const ANCHORS: [usize; 3] = [7, 9, 11];
+
+/// The reference's integer hash: the same weights in any language.
+fn fill(params: &Params, first_seed: u64) -> Result<()> {
+    const MASK32: u64 = 0xffff_ffff;
+    for (rank, (name, var)) in params.iter().enumerate() {
+        let is_norm = name.ends_with("norm.weight") || name.contains("layernorm");
+        let (base, scale) = if is_norm { (1.0, 0.2) } else { (0.0, 0.5) };
+        let seed = first_seed + rank as u64;
+        let value = |i: u64| {
+            let mut x = (i * 2_654_435_761 + seed * 40_503 + 12_345) & MASK32;
+            x ^= x >> 16;
+            x = (x * 2_246_822_519) & MASK32;
+            x ^= x >> 13;
+            x = (x * 3_266_489_917) & MASK32;
+            x ^= x >> 16;
+            (base + scale * (x as f64 / 4_294_967_296.0 - 0.5)) as f32
+        };
+        let values: Vec<f32> = (0..var.elem_count() as u64).map(value).collect();
+        var.set(&Tensor::from_vec(values, var.dims(), &Device::Cpu)?)?;
+    }
+    Ok(())
+}
+
+fn drafter(alignment: Alignment) -> TrunkConfig {
+    TrunkConfig {
+        num_hidden_layers: 2,
+        intermediate_size: 24,
+        block_size: 4,
+        alignment,
+        target_layer_ids: vec![1, 3],
+    }
+}
+
+fn net(alignment: Alignment) -> Result<DraftNet> {
+    let target = NetConfig {
+        architecture: Family::Qwen3ForCausalLM,
+        vocab_size: 40,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 6,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 8,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e4,
+        max_position_embeddings: 64,
+        tie_word_embeddings: false,
+        experts: None,
+    };
+    let config = drafter(alignment);
+    let lm = CausalLm::new(&target, 0)?;
+    let trunk = Trunk::new(&config, &target, 0)?;
+    fill(&lm.params, 1000)?;
+    fill(&trunk.params, 2000)?;
+    Ok(DraftNet::new(lm, trunk, &config))
+}
+
+fn pack() -> DraftPack {
+    let mut pack = DraftPack::default();
+    pack.push(&SEQUENCE[..7], &SEQUENCE[7..]);
+    pack.is_answer[13] = false;
+    pack
+}
+
+fn shape(alignment: Alignment, decay: Option<f64>) -> BlockShape {
+    BlockShape {
+        block_len: 4,
+        alignment,
+        mask: 39,
+        decay,
+        coverage: Coverage::EachLabel,
+    }
+}
+
+fn loss(net: &DraftNet, blocks: &Blocks) -> Result<f32> {
+    Ok(net
+        .loss(&pack(), blocks, blocks.weight())?
+        .to_scalar::<f32>()?)
+}
+
+#[test]
+fn the_target_gives_the_reference_logits() -> Result<()> {
+    let net = net(Alignment::InPlace)?;
+    let logits = net.target.forward(&SEQUENCE[..7], &[0..7])?.logits;
+    let last: Vec<f32> = logits.get(6)?.to_vec1()?;
+    for (got, want) in last
+        .iter()
+        .zip([1.2215088, -0.0679234, -0.1245471, -0.5910679])
+    {
+        assert!((got - want).abs() < 1e-4, "{got} for {want}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_block_gives_the_reference_states() -> Result<()> {
+    let net = net(Alignment::InPlace)?;
+    let mut prompt = DraftPack::default();
+    prompt.push(&SEQUENCE[..7], &[0]);
+    let blocks = Blocks::new(&prompt, &[7], &shape(Alignment::InPlace, None));
+    let (_, taps) = net.target.states(&prompt.ids, &prompt.texts, &[1, 3])?;
+    let slots = net.target.embed(&blocks.ids)?;
+    let hidden = net
+        .trunk
+        .forward(&taps, &prompt.positions(), &slots, &blocks.at)?;
+    let sum = hidden.sum_all()?.to_scalar::<f32>()?;
+    assert!((sum + 11.740961).abs() < 1e-3, "{sum}");
+    let first: Vec<f32> = hidden.get(0)?.to_vec1()?;
+    for (got, want) in first
+        .iter()
+        .zip([-0.3277166, -0.0211071, -2.2050397, -0.0814595])
+    {
+        assert!((got - want).abs() < 1e-4, "{got} for {want}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_loss_is_the_references_with_and_without_decay() -> Result<()> {
+    let net = net(Alignment::InPlace)?;
+    for (decay, want) in [(Some(7.0), 3.8303492), (None, 3.8310649)] {
+        let blocks = Blocks::new(&pack(), &ANCHORS, &shape(Alignment::InPlace, decay));
+        let got = loss(&net, &blocks)?;
+        assert!(
+            (got - want).abs() < 1e-4,
+            "decay {decay:?}: {got} for {want}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn one_pass_over_all_anchors_equals_a_pass_for_each() -> Result<()> {
+    for alignment in [Alignment::InPlace, Alignment::Shifted] {
+        let net = net(alignment)?;
+        let shape = shape(alignment, None);
+        let together = net.logits(&pack(), &Blocks::new(&pack(), &ANCHORS, &shape))?;
+        for (i, anchor) in ANCHORS.iter().enumerate() {
+            // The context ends before the anchor, so nothing behind it can be seen.
+            let mut short = DraftPack::default();
+            short.push(&SEQUENCE[..7], &SEQUENCE[7..=*anchor]);
+            let alone = net.logits(&short, &Blocks::new(&short, &[*anchor], &shape))?;
+            let apart = (together.narrow(0, 4 * i, 4)? - alone)?.abs()?.max_all()?;
+            assert!(
+                apart.to_scalar::<f32>()? < 1e-5,
+                "{alignment:?}, anchor {anchor}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_trained_tensor_receives_a_gradient_and_the_target_none() -> Result<()> {
+    for alignment in [Alignment::InPlace, Alignment::Shifted] {
+        let net = net(alignment)?;
+        let blocks = Blocks::new(&pack(), &ANCHORS, &shape(alignment, Some(7.0)));
+        let term = net.loss(&pack(), &blocks, blocks.weight())?;
+        let mut gradients = Gradients::default();
+        gradients.add(&net.trunk.params, &term)?;
+        for (name, _) in net.trunk.params.iter() {
+            let grad = gradients.of(name).unwrap_or(&[]);
+            assert!(
+                grad.iter().any(|g| *g != 0.0),
+                "{alignment:?}: {name} gets no gradient"
+            );
+        }
+        let term = net.loss(&pack(), &blocks, blocks.weight())?;
+        let mut frozen = Gradients::default();
+        frozen.add(&net.target.params, &term)?;
+        assert_eq!(frozen.norm(), 0.0);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slope_agrees_with_the_loss_around_it() -> Result<()> {
+    let net = net(Alignment::InPlace)?;
+    let blocks = Blocks::new(&pack(), &ANCHORS, &shape(Alignment::InPlace, Some(7.0)));
+    let mut gradients = Gradients::default();
+    gradients.add(
+        &net.trunk.params,
+        &net.loss(&pack(), &blocks, blocks.weight())?,
+    )?;
+    for name in [
+        "fc.weight",
+        "layers.0.self_attn.k_proj.weight",
+        "layers.1.mlp.up_proj.weight",
+    ] {
+        let var = net.trunk.params.get(name).expect("a trained tensor");
+        let grad = gradients.of(name).expect("has a gradient");
+        let start = var.as_tensor().copy()?;
+        let direction = Tensor::from_vec(grad.to_vec(), var.dims(), &Device::Cpu)?;
+        let slope = grad.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>();
+        // A step that changes the loss by about 2e-3: far above f32 rounding, small against the curvature.
+        let step = 1e-3 / slope;
+        var.set(&(&start + (&direction * step)?)?)?;
+        let above = loss(&net, &blocks)?;
+        var.set(&(&start - (&direction * step)?)?)?;
+        let below = loss(&net, &blocks)?;
+        var.set(&start)?;
+        let measured = f64::from(above - below) / (2.0 * step);
+        assert!(
+            (measured - slope).abs() < 0.02 * slope,
+            "{name}: {measured} for {slope}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn training_on_one_sequence_learns_its_blocks() -> Result<()> {
+    for alignment in [Alignment::InPlace, Alignment::Shifted] {
+        let net = net(alignment)?;
+        let blocks = Blocks::new(&pack(), &ANCHORS, &shape(alignment, Some(7.0)));
+        let config = OptimizerConfig {
+            lr: 0.02,
+            final_fraction: 1.0,
+            warmup_steps: 1,
+            betas: [0.9, 0.95],
+            eps: 1e-8,
+            weight_decay: 0.0,
+            clip: 1.0,
+        };
+        let mut optimizer = AdamW::default();
+        for _ in 0..300 {
+            let mut gradients = Gradients::default();
+            gradients.add(
+                &net.trunk.params,
+                &net.loss(&pack(), &blocks, blocks.weight())?,
+            )?;
+            optimizer.update(&net.trunk.params, &gradients, &config, config.lr)?;
+        }
+        let left = loss(&net, &blocks)?;
+        assert!(left < 0.05, "{alignment:?}: {left}");
+        // Every draft is right: the mean block commits its anchor's slot and all labelled ones.
+        let labelled = blocks.weights.iter().filter(|w| **w > 0.0).count();
+        let want = 1.0 + labelled as f64 / ANCHORS.len() as f64;
+        assert_eq!(net.acceptance_length(&pack(), &blocks)?, want);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_warm_start_takes_the_targets_last_layers_and_norm() -> Result<()> {
+    let net = net(Alignment::InPlace)?;
+    let copied = net.trunk.warm_start(&net.target)?;
+    assert_eq!(copied.len(), 2 * 11 + 2);
+    let pairs = [
+        (
+            "layers.0.mlp.up_proj.weight",
+            "model.layers.4.mlp.up_proj.weight",
+        ),
+        (
+            "layers.1.self_attn.q_norm.weight",
+            "model.layers.5.self_attn.q_norm.weight",
+        ),
+        ("norm.weight", "model.norm.weight"),
+    ];
+    for (ours, theirs) in pairs {
+        let values = |params: &Params, name: &str| -> Result<Vec<f32>> {
+            Ok(params
+                .get(name)
+                .expect("a tensor")
+                .flatten_all()?
+                .to_vec1()?)
+        };
+        assert_eq!(
+            values(&net.trunk.params, ours)?,
+            values(&net.target.params, theirs)?,
+            "{ours}"
+        );
+    }
+    Ok(())
+}
