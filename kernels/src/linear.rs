@@ -97,8 +97,8 @@ fn product(isa: Isa, shape: LinearShape, x: &[f32], w: &[f32]) -> Vec<f32> {
     );
     let mut out: Vec<f32> = Vec::with_capacity(n * o);
     let to = MutPtr(out.as_mut_ptr());
-    // About 50 GFLOP/s, and never faster than 20 GB/s of weights.
-    let cost_ns = (2 * n * k * o / 50).max(4 * k * o / 20);
+    // About 100 GFLOP/s, and never faster than 40 GB/s of weights.
+    let cost_ns = (2 * n * k * o / 100).max(4 * k * o / 40);
     let mut lines = Vec::new();
     let x = match n {
         ..COPIED_FROM => x,
