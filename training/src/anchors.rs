@@ -30,11 +30,11 @@ impl DraftPack {
 
     /// The same texts as a target is trained on them: a label of weight above 0 is the target's.
     pub fn of(pack: &Pack) -> Self {
+        // A row's weight is that of the id after it; the first id of a text has no row before it.
         let mut is_answer = vec![false; pack.ids.len()];
-        for text in &pack.texts {
-            for row in text.start + 1..text.end {
-                is_answer[row] = pack.weights[row - 1] > 0.0;
-            }
+        let labels = is_answer.iter_mut().skip(1);
+        for (is_answer, weight) in labels.zip(&pack.weights) {
+            *is_answer = *weight > 0.0;
         }
         Self {
             ids: pack.ids.clone(),

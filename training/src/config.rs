@@ -138,17 +138,7 @@ impl NetConfig {
         let read = || -> std::result::Result<Self, serde_json::Error> {
             let mut json: serde_json::Value = serde_json::from_str(&text)?;
             json["architecture"] = json["architectures"][0].take();
-            let experts = match json.get("num_experts") {
-                Some(_) => Some(keep(
-                    &json,
-                    &[
-                        "num_experts",
-                        "num_experts_per_tok",
-                        "moe_intermediate_size",
-                    ],
-                )),
-                None => None,
-            };
+            let experts = json.get("num_experts").map(|_| keep(&json, &EXPERT_KEYS));
             let mut own = keep(&json, &KEYS);
             if let Some(experts) = experts {
                 own["experts"] = experts;
@@ -216,6 +206,12 @@ const KEYS: [&str; 12] = [
     "rope_theta",
     "max_position_embeddings",
     "tie_word_embeddings",
+];
+
+const EXPERT_KEYS: [&str; 3] = [
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
 ];
 
 /// The named keys of an object; a missing one stays missing and is reported by the reader.

@@ -218,7 +218,8 @@ mod tests {
             let packed = lm
                 .forward(&[first.as_slice(), &second].concat(), &[0..4, 4..9])?
                 .logits;
-            let alone = lm.forward(&second, &[0..5])?.logits;
+            let whole = 0..5;
+            let alone = lm.forward(&second, std::slice::from_ref(&whole))?.logits;
             let apart = (packed.narrow(0, 4, 5)? - alone)?
                 .abs()?
                 .max_all()?

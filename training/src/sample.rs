@@ -11,7 +11,8 @@ use crate::lm::CausalLm;
 pub fn greedy(lm: &CausalLm, prompt: &[u32], stop: &[u32], max_new: usize) -> Result<Vec<u32>> {
     let mut ids = prompt.to_vec();
     while ids.len() < prompt.len() + max_new {
-        let (hidden, _) = lm.states(&ids, &[0..ids.len()], &[])?;
+        let whole = 0..ids.len();
+        let (hidden, _) = lm.states(&ids, std::slice::from_ref(&whole), &[])?;
         let last = hidden.narrow(0, ids.len() - 1, 1)?;
         let logits: Vec<f32> = lm.logits(&last)?.flatten_all()?.to_vec1()?;
         let mut best = 0;

@@ -304,9 +304,11 @@ mod tests {
 
         let (whole, parts) = (weights(whole.path()), weights(parts.path()));
         assert_eq!(whole.len(), parts.len());
-        for (name, tensor) in &whole {
-            let other: Vec<f32> = parts[name].flatten_all()?.to_vec1()?;
-            assert_eq!(tensor.flatten_all()?.to_vec1::<f32>()?, other, "{name}");
+        let mut names: Vec<&String> = whole.keys().collect();
+        names.sort();
+        for name in names {
+            let values = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+            assert_eq!(values(&whole[name])?, values(&parts[name])?, "{name}");
         }
         Ok(())
     }

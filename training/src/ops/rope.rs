@@ -64,7 +64,7 @@ impl Rope {
     fn turn(&self, x: &[f32], turn: Turn) -> Result<Vec<f32>> {
         let (half, n_rows) = (self.table.half, self.positions.len());
         let limit = self.table.cos.len() / half;
-        if n_rows == 0 || x.len() % (n_rows * 2 * half) != 0 {
+        if n_rows == 0 || !x.len().is_multiple_of(n_rows * 2 * half) {
             candle_core::bail!("{} values are no whole heads of {n_rows} rows", x.len());
         }
         if let Some(far) = self.positions.iter().find(|&&p| p as usize >= limit) {
