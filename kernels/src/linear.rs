@@ -153,7 +153,7 @@ impl Product<'_> {
     unsafe fn columns(&self, columns: Range<usize>) {
         let LinearShape { n, k, .. } = self.shape;
         let n_groups = n.div_ceil(self.isa.tile_rows());
-        let block = (BLOCK_BYTES / (4 * k.max(1))).next_multiple_of(COLUMN_GRAIN);
+        let block = (BLOCK_BYTES / (4 * k.max(1)) + 1).next_multiple_of(COLUMN_GRAIN);
         let mut start = columns.start;
         while start < columns.end {
             let end = (start + block).min(columns.end);
@@ -211,6 +211,7 @@ impl<const A: usize, const C: usize> Kernel for Tiles<'_, A, C> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        assert!(A <= S::TILE_ROWS, "the groups are no larger than the tiles");
         let Range { start, end } = self.0.columns;
         let mut column = start;
         // SAFETY: `Group::run` vouches for the rows and columns.

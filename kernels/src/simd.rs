@@ -79,13 +79,16 @@ impl Isa {
     /// All of them, for tests.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Portable(Portable)];
         #[cfg(target_arch = "x86_64")]
-        {
-            all.extend(Avx2::detect().map(Self::Avx2));
-            all.extend(Avx512::detect().map(Self::Avx512));
-        }
-        all
+        let wider = [
+            Avx2::detect().map(Self::Avx2),
+            Avx512::detect().map(Self::Avx512),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let wider = [];
+        std::iter::once(Self::Portable(Portable))
+            .chain(wider.into_iter().flatten())
+            .collect()
     }
 
     /// Rows of the left operand in the largest register tile.

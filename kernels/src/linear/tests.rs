@@ -44,6 +44,15 @@ fn every_path_agrees_with_the_reference_at_sizes_that_fill_no_tile() {
 }
 
 #[test]
+fn a_row_of_weights_may_be_longer_than_a_block() {
+    on_every_path(|isa| {
+        let x = random(&[9, 40_000], 13, &Device::Cpu)?;
+        let w = random(&[3, 40_000], 14, &Device::Cpu)?;
+        assert_near_reference(&linear_on(isa, &x, &w)?, &x, &w)
+    });
+}
+
+#[test]
 fn the_op_agrees_with_the_reference() {
     on_every_device(|dev| {
         let (x, w) = (random(&[9, 100], 3, dev)?, random(&[70, 100], 4, dev)?);
