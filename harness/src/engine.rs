@@ -1,0 +1,261 @@
+//! Runs the cells that differ in their method alone, interleaved, over one loaded target.
+
+use anyhow::Result;
+use decode::{
+    Drafter, Generation, Parts, Request, RequestId, Sampling, Settings, StepCost, Target, VerifyAll,
+};
+use reports::{
+    Answer, Cell, Ended, Grams, Outcome, PromptKey, Record, Rounds, SCHEMA, SamplingKey,
+};
+
+use crate::measure::{Times, stopwatch};
+
+/// Tokens of a warm-up answer.
+const WARM_UP_TOKENS: usize = 16;
+
+/// A method ready to draft.
+pub(crate) struct Arm {
+    /// Its id.
+    pub(crate) method: &'static str,
+    /// Its drafter.
+    pub(crate) drafter: Box<dyn Drafter>,
+}
+
+/// A rendered prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// Number of the random stream; the same for every method and concurrency.
+    pub(crate) id: RequestId,
+    /// What the record says about it; `pass` is filled in by the engine.
+    pub(crate) prompt: PromptKey,
+    /// Token ids.
+    pub(crate) tokens: Vec<u32>,
+}
+
+/// Whether records hold token ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tokens {
+    /// Their hash only.
+    Hashed,
+    /// The ids too.
+    Kept,
+}
+
+/// One block of cells.
+pub(crate) struct Job<'a> {
+    /// Id of the run.
+    pub(crate) run: &'a str,
+    /// Coordinates; the method is filled in.
+    pub(crate) cell: Cell,
+    /// Prompts, each as often as it has samples.
+    pub(crate) asks: &'a [Ask],
+    /// Most tokens an answer.
+    pub(crate) max_new: usize,
+    /// Seed of all streams.
+    pub(crate) seed: u64,
+    /// What records hold.
+    pub(crate) tokens: Tokens,
+}
+
+/// Takes records as they come.
+pub(crate) trait Sink {
+    /// `tokens` is the answer, empty if there is none.
+    ///
+    /// # Errors
+    /// If the record cannot be stored; the run ends.
+    fn take(&mut self, record: Record, tokens: &[u32]) -> Result<()>;
+}
+
+/// How often [`measure`] answers each prompt: batches run twice, so that arms can be taken in both orders.
+pub(crate) fn passes(concurrency: u32) -> u32 {
+    if concurrency == 1 { 1 } else { 2 }
+}
+
+/// Decodes every prompt with every arm and hands over the records.
+///
+/// At concurrency 1 arms alternate prompt by prompt, at higher concurrency batch by batch, each time in the reverse
+/// of the order before (A B, B A), so that a machine that becomes slower favours nobody. Before that each arm
+/// answers one batch unmeasured. An arm that errs is out for this job; its record says why.
+///
+/// # Errors
+/// Those of the sink.
+pub(crate) fn measure(
+    target: &mut dyn Target,
+    arms: &mut [Arm],
+    job: &Job<'_>,
+    sink: &mut dyn Sink,
+) -> Result<()> {
+    let mut bench = Bench {
+        target,
+        job,
+        out: vec![false; arms.len()],
+        sink,
+    };
+    let slots = job.cell.concurrency as usize;
+    let first = &job.asks[..slots.min(job.asks.len())];
+    for (arm_idx, arm) in arms.iter_mut().enumerate() {
+        let warm = bench.decode(arm, first, job.max_new.min(WARM_UP_TOKENS));
+        if let Err(err) = warm {
+            bench.fail(arm_idx, arm, None, &err)?;
+        }
+    }
+    let batch_len = if slots == 1 { 1 } else { job.asks.len().max(1) };
+    let mut reversed = false;
+    for pass in 0..passes(job.cell.concurrency) {
+        for batch in job.asks.chunks(batch_len) {
+            for step in 0..arms.len() {
+                let arm_idx = if reversed {
+                    arms.len() - 1 - step
+                } else {
+                    step
+                };
+                bench.batch(arm_idx, &mut arms[arm_idx], batch, pass)?;
+            }
+            reversed = !reversed;
+        }
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    target: &'a mut dyn Target,
+    job: &'a Job<'a>,
+    /// Arms that failed.
+    out: Vec<bool>,
+    sink: &'a mut dyn Sink,
+}
+
+impl Bench<'_> {
+    fn batch(&mut self, arm_idx: usize, arm: &mut Arm, asks: &[Ask], pass: u32) -> Result<()> {
+        if self.out[arm_idx] {
+            return Ok(());
+        }
+        let answers = match self.decode(arm, asks, self.job.max_new) {
+            Ok(answers) => answers,
+            Err(err) => {
+                let prompt = asks.first().filter(|_| asks.len() == 1);
+                return self.fail(arm_idx, arm, prompt, &err);
+            }
+        };
+        for ask in asks {
+            let Some((generation, times)) = answers.iter().find(|(g, _)| g.id == ask.id) else {
+                continue;
+            };
+            let prompt = PromptKey {
+                pass,
+                ..ask.prompt.clone()
+            };
+            let answer = answer(generation, *times, self.job.tokens);
+            let outcome = Outcome::Ok(Box::new(answer));
+            let record = self.record(arm, Some(prompt), outcome);
+            self.sink.take(record, &generation.tokens)?;
+        }
+        Ok(())
+    }
+
+    fn decode(
+        &mut self,
+        arm: &mut Arm,
+        asks: &[Ask],
+        max_new: usize,
+    ) -> decode::Result<Vec<(Generation, Times)>> {
+        let requests = asks
+            .iter()
+            .map(|ask| Request {
+                id: ask.id,
+                prompt: ask.tokens.clone(),
+                max_new,
+            })
+            .collect();
+        let settings = Settings {
+            slots: self.job.cell.concurrency as usize,
+            sampling: sampling(self.job.cell.sampling),
+            seed: self.job.seed,
+            cost: StepCost::flat(),
+        };
+        let mut watch = stopwatch();
+        let parts = Parts {
+            target: &mut *self.target,
+            drafter: &mut *arm.drafter,
+            scheduler: &mut VerifyAll,
+            probe: &mut watch,
+        };
+        let done = decode::decode(parts, requests, &settings)?;
+        Ok(done
+            .into_iter()
+            .map(|generation| {
+                let times = watch.times(generation.id);
+                (generation, times)
+            })
+            .collect())
+    }
+
+    fn fail(
+        &mut self,
+        arm_idx: usize,
+        arm: &mut Arm,
+        ask: Option<&Ask>,
+        err: &decode::Error,
+    ) -> Result<()> {
+        self.out[arm_idx] = true;
+        let mut why = err.to_string();
+        for slot in (0..self.job.cell.concurrency as usize).map(decode::Slot) {
+            arm.drafter.finish(slot);
+            if let Err(stuck) = self.target.keep(slot, 0, &[]) {
+                why.push_str(&format!("; slot {} could not be freed: {stuck}", slot.0));
+            }
+        }
+        let record = self.record(arm, ask.map(|a| a.prompt.clone()), Outcome::Failed { why });
+        self.sink.take(record, &[])
+    }
+
+    fn record(&self, arm: &Arm, prompt: Option<PromptKey>, outcome: Outcome) -> Record {
+        Record {
+            schema: SCHEMA,
+            run: self.job.run.to_owned(),
+            cell: Cell {
+                method: arm.method.to_owned(),
+                ..self.job.cell.clone()
+            },
+            prompt,
+            outcome,
+        }
+    }
+}
+
+/// The loop's name for a sampling key.
+pub(crate) fn sampling(key: SamplingKey) -> Sampling {
+    match key {
+        SamplingKey::Greedy => Sampling::Greedy,
+        SamplingKey::Temperature(temperature_milli) => Sampling::Sampled { temperature_milli },
+    }
+}
+
+fn answer(generation: &Generation, times: Times, tokens: Tokens) -> Answer {
+    let list = |of: fn(&decode::Round) -> u32| generation.rounds.iter().map(of).collect();
+    Answer {
+        n_tokens: generation.tokens.len() as u32,
+        tokens_sha256: sha256_of(&generation.tokens),
+        tokens: (tokens == Tokens::Kept).then(|| generation.tokens.clone()),
+        rounds: Rounds {
+            drafted: list(|r| r.drafted),
+            verified: list(|r| r.verified),
+            accepted: list(|r| r.accepted),
+            committed: list(|r| r.committed),
+        },
+        ended: match generation.ended {
+            decode::Ended::Stop => Ended::Stop,
+            decode::Ended::Length => Ended::Length,
+        },
+        prefill_ns: times.prefill_ns,
+        decode_ns: times.decode_ns,
+        phases: times.phases,
+        grams: Grams::of(&generation.tokens),
+    }
+}
+
+/// SHA-256 over the ids, four little-endian bytes each, hexadecimal.
+fn sha256_of(tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+    datasets::sha256_bytes(&bytes)
+}

@@ -1,0 +1,274 @@
+//! The engine over decode's toy target, whose text is known.
+
+use anyhow::Result;
+use decode::toy::{Oracle, ToyTarget, Wrong};
+use decode::{Anchor, Committed, Drafter, LayerId, Proposal, Sampling, Slot, TokenIo};
+use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
+
+use crate::engine::{Arm, Ask, Job, Sink, Tokens, measure};
+use crate::equality::Ledger;
+
+const VOCAB: usize = 11;
+const SLOTS: usize = 4;
+
+/// Keeps what it is handed.
+#[derive(Default)]
+struct Kept {
+    records: Vec<Record>,
+    ledger: Ledger,
+}
+
+impl Sink for Kept {
+    fn take(&mut self, record: Record, tokens: &[u32]) -> Result<()> {
+        if let Some(prompt) = &record.prompt {
+            self.ledger.add(&record.cell, prompt, tokens);
+        }
+        self.records.push(record);
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// Method and prompt of every answer, in order.
+    fn order(&self) -> Vec<String> {
+        let name = |r: &Record| {
+            let prompt = r.prompt.as_ref().map_or("-", |p| &p.id);
+            format!("{}{prompt}", &r.cell.method[..1])
+        };
+        self.records.iter().map(name).collect()
+    }
+}
+
+/// Proposes what `like` does until it is asked for the n-th time, then errs.
+struct Breaks {
+    after: usize,
+}
+
+impl Drafter for Breaks {
+    fn taps(&self) -> &[LayerId] {
+        &[]
+    }
+    fn max_draft(&self) -> usize {
+        1
+    }
+    fn start(&mut self, _prompt: Committed<'_>) -> decode::Result<()> {
+        Ok(())
+    }
+    fn propose(
+        &mut self,
+        rows: &mut [Anchor<'_>],
+        _io: &dyn TokenIo,
+        _sampling: Sampling,
+    ) -> decode::Result<Vec<Proposal>> {
+        if self.after == 0 {
+            return Err(decode::Error::Model("the drafter broke".into()));
+        }
+        self.after -= 1;
+        Ok(rows.iter().map(|_| Proposal::none()).collect())
+    }
+    fn commit(&mut self, _rows: Vec<Committed<'_>>) -> decode::Result<()> {
+        Ok(())
+    }
+    fn finish(&mut self, _slot: Slot) {}
+}
+
+fn vanilla() -> Arm {
+    Arm {
+        method: "vanilla",
+        drafter: Box::new(Breaks { after: usize::MAX }),
+    }
+}
+
+fn oracle(method: &'static str, wrong: Wrong) -> Arm {
+    Arm {
+        method,
+        drafter: Box::new(Oracle::new(3, wrong, SLOTS)),
+    }
+}
+
+fn asks(n: u32) -> Vec<Ask> {
+    let ask = |i: u32| Ask {
+        id: u64::from(i),
+        prompt: PromptKey {
+            id: i.to_string(),
+            sample: 0,
+            pass: 0,
+            sha256: String::new(),
+            n_tokens: 2,
+        },
+        tokens: vec![i % VOCAB as u32, 5],
+    };
+    (0..n).map(ask).collect()
+}
+
+struct Case {
+    sampling: SamplingKey,
+    concurrency: u32,
+    n_prompts: u32,
+}
+
+const GREEDY: Case = Case {
+    sampling: SamplingKey::Greedy,
+    concurrency: 1,
+    n_prompts: 3,
+};
+
+fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
+    let mut target = ToyTarget::new(VOCAB, SLOTS, 64, &[]);
+    let asks = asks(case.n_prompts);
+    let job = Job {
+        run: "r",
+        cell: Cell {
+            target: "toy".into(),
+            suite: "mini".into(),
+            sampling: case.sampling,
+            thinking: Thinking::Off,
+            concurrency: case.concurrency,
+            method: String::new(),
+        },
+        asks: &asks,
+        max_new: 13,
+        seed: 1,
+        tokens: Tokens::Kept,
+    };
+    let mut kept = Kept::default();
+    measure(&mut target, arms, &job, &mut kept).unwrap();
+    for slot in 0..SLOTS {
+        assert!(
+            target.cached(Slot(slot)).is_empty(),
+            "slot {slot} is free again"
+        );
+    }
+    kept
+}
+
+#[test]
+fn arms_alternate_prompt_by_prompt_and_turn_round_each_time() {
+    let mut arms = [vanilla(), oracle("dflash", Wrong::Never)];
+    let kept = ran(&GREEDY, &mut arms);
+    assert_eq!(kept.order(), ["v0", "d0", "d1", "v1", "v2", "d2"]);
+}
+
+#[test]
+fn batches_run_in_both_orders() {
+    let case = Case {
+        concurrency: 4,
+        n_prompts: 2,
+        ..GREEDY
+    };
+    let mut arms = [vanilla(), oracle("dflash", Wrong::Never)];
+    let kept = ran(&case, &mut arms);
+    let want = ["v0", "v1", "d0", "d1", "d0", "d1", "v0", "v1"];
+    assert_eq!(kept.order(), want);
+    let passes: Vec<u32> = kept
+        .records
+        .iter()
+        .filter_map(|r| Some(r.prompt.as_ref()?.pass))
+        .collect();
+    assert_eq!(passes, [0, 0, 0, 0, 1, 1, 1, 1]);
+}
+
+#[test]
+fn records_are_sound_and_hold_the_oracles_tau() {
+    for concurrency in [1, 3] {
+        let case = Case {
+            concurrency,
+            n_prompts: 7,
+            ..GREEDY
+        };
+        let mut arms = [
+            vanilla(),
+            oracle("dflash", Wrong::Never),
+            oracle("eagle", Wrong::Always),
+        ];
+        let kept = ran(&case, &mut arms);
+        assert!(kept.records.iter().all(|r| r.fault().is_none()));
+        let stats = reports::cells(&kept.records);
+        let taus: Vec<_> = stats
+            .iter()
+            .map(|(c, s)| (c.method.as_str(), s.tau))
+            .collect();
+        // 13 tokens: one from prefill, then 12 in rounds of 4 or of 1.
+        assert_eq!(
+            taus,
+            [
+                ("dflash", Some(4.0)),
+                ("eagle", Some(1.0)),
+                ("vanilla", Some(1.0))
+            ]
+        );
+        for stat in stats.values() {
+            assert!(stat.tokens_per_sec.is_some_and(|r| r > 0.0));
+            assert!(matches!(
+                stat.equality,
+                Equality::Reference | Equality::Exact { .. }
+            ));
+        }
+        assert!(kept.ledger.n_compared() >= 14);
+        assert_eq!(kept.ledger.differences(), []);
+    }
+}
+
+#[test]
+fn an_arm_that_errs_is_recorded_and_the_others_go_on() {
+    let mut arms = [
+        vanilla(),
+        Arm {
+            method: "broken",
+            // Warm-up takes 12 rounds, the first prompt too.
+            drafter: Box::new(Breaks { after: 30 }),
+        },
+        oracle("dflash", Wrong::Never),
+    ];
+    let kept = ran(&GREEDY, &mut arms);
+    let failed: Vec<_> = kept
+        .records
+        .iter()
+        .filter_map(|r| match &r.outcome {
+            Outcome::Failed { why } => Some((r.prompt.as_ref()?.id.as_str(), why.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failed, [("1", "the drafter broke")]);
+    assert_eq!(
+        kept.order(),
+        ["v0", "b0", "d0", "d1", "b1", "v1", "v2", "d2"]
+    );
+}
+
+#[test]
+fn an_arm_that_errs_while_warming_up_gets_one_record_for_the_cell() {
+    let mut arms = [
+        vanilla(),
+        Arm {
+            method: "broken",
+            drafter: Box::new(Breaks { after: 0 }),
+        },
+    ];
+    let kept = ran(&GREEDY, &mut arms);
+    assert_eq!(kept.order(), ["b-", "v0", "v1", "v2"]);
+}
+
+#[test]
+fn sampled_text_does_not_depend_on_the_batch_around_it() {
+    let of = |concurrency| {
+        let case = Case {
+            sampling: SamplingKey::Temperature(1000),
+            concurrency,
+            n_prompts: 6,
+        };
+        let kept = ran(&case, &mut [vanilla()]);
+        let mut answers: Vec<_> = kept
+            .records
+            .iter()
+            .filter_map(|r| match (&r.outcome, &r.prompt) {
+                (Outcome::Ok(a), Some(p)) if p.pass == 0 => Some((p.id.clone(), a.tokens.clone()?)),
+                _ => None,
+            })
+            .collect();
+        answers.sort();
+        answers
+    };
+    assert_eq!(of(1), of(4));
+    assert_eq!(of(1).len(), 6);
+}

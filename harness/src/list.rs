@@ -1,0 +1,54 @@
+//! `draftbench list`.
+
+use models::Files;
+
+use crate::assets::Shelf;
+use crate::output::{Ending, Verdict, say};
+
+/// Prints every id that the other commands accept.
+///
+/// # Errors
+/// If a suite does not load or standard output is closed.
+pub(crate) fn list() -> Ending {
+    let inside = Shelf::new(None)?;
+    let mut out = String::from("targets\n");
+    for spec in models::TARGETS {
+        let files = match spec.files {
+            Files::Embedded if inside.find(spec.id).is_some() => "inside the binary".to_owned(),
+            Files::Embedded => {
+                "meant to be inside the binary, but this build has no weights".to_owned()
+            }
+            Files::Checkpoint { repository } => format!("--checkpoints, files of {repository}"),
+        };
+        out.push_str(&row(spec.id, &format!("{} ({files})", spec.title)));
+    }
+    out.push_str("methods\n");
+    for method in baselines::METHODS {
+        let needs = match method.checkpoint {
+            None => "needs no weights".to_owned(),
+            Some(suffix) => {
+                let has =
+                    |t: &&models::TargetSpec| inside.find(&format!("{}-{suffix}", t.id)).is_some();
+                let ready: Vec<&str> = models::TARGETS.iter().filter(has).map(|t| t.id).collect();
+                let inside = match ready.is_empty() {
+                    true => "none".to_owned(),
+                    false => ready.join(", "),
+                };
+                format!("weights in <target>-{suffix}/; inside the binary for: {inside}")
+            }
+        };
+        out.push_str(&row(method.id, &format!("{} ({needs})", method.title)));
+    }
+    out.push_str("suites\n");
+    for id in suites::ids() {
+        let suite = suites::load(id)?;
+        let about = format!("{} ({} prompts)", suite.title, suite.prompts.len());
+        out.push_str(&row(id, &about));
+    }
+    say(&out)?;
+    Ok(Verdict::Fine)
+}
+
+fn row(id: &str, about: &str) -> String {
+    format!("  {id:<24}{about}\n")
+}

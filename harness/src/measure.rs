@@ -1,0 +1,240 @@
+//! The clock: a [`decode::Probe`] that turns what the loop says into nanoseconds.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use decode::{Generation, Phase, Probe, RequestId, TokenId};
+use reports::Phases;
+
+/// Times of one finished request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// From entering a slot to the first token.
+    pub(crate) prefill_ns: u64,
+    /// From the first token to the end, prefills of other requests taken out.
+    pub(crate) decode_ns: u64,
+    /// Where the time went; a shared phase is divided evenly among the live sequences.
+    pub(crate) phases: Phases,
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    admitted_ns: u64,
+    first_ns: Option<u64>,
+    /// Time since the first token that went into prefills of other requests.
+    stalled_ns: u64,
+    phases: Phases,
+}
+
+/// Measures every request of one call of [`decode::decode`].
+pub(crate) struct Stopwatch<C> {
+    clock: C,
+    live: BTreeMap<RequestId, Live>,
+    /// The request that `Prefill` and `Start` are about.
+    entering: RequestId,
+    since_ns: u64,
+    done: BTreeMap<RequestId, Times>,
+}
+
+/// A stopwatch that reads the machine's clock.
+pub(crate) fn stopwatch() -> Stopwatch<impl FnMut() -> u64> {
+    let origin = Instant::now();
+    Stopwatch::new(move || u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl<C: FnMut() -> u64> Stopwatch<C> {
+    /// `clock` gives nanoseconds that never fall.
+    pub(crate) fn new(clock: C) -> Self {
+        Self {
+            clock,
+            live: BTreeMap::new(),
+            entering: 0,
+            since_ns: 0,
+            done: BTreeMap::new(),
+        }
+    }
+
+    /// Times of a request that has finished.
+    pub(crate) fn times(&self, id: RequestId) -> Times {
+        self.done.get(&id).copied().unwrap_or_default()
+    }
+
+    /// What the clock says.
+    pub(crate) fn now(&mut self) -> u64 {
+        (self.clock)()
+    }
+
+    /// Takes the time since `began_ns` out of every live request's decode time: it went into something else.
+    pub(crate) fn leave_out_since(&mut self, began_ns: u64) {
+        let spent_ns = self.now().saturating_sub(began_ns);
+        for live in self.live.values_mut() {
+            live.stalled_ns += spent_ns;
+        }
+    }
+
+    /// The part of a round that belongs to one sequence.
+    fn share(&mut self, phase: Phase, spent_ns: u64) {
+        let n_live = self.live.len().max(1) as u64;
+        for live in self.live.values_mut() {
+            *part(&mut live.phases, phase) += spent_ns / n_live;
+        }
+    }
+
+    /// A prefill is one request's own; everyone else waits.
+    fn charge(&mut self, phase: Phase, spent_ns: u64) {
+        for (id, live) in &mut self.live {
+            if *id == self.entering {
+                *part(&mut live.phases, phase) += spent_ns;
+            } else {
+                live.stalled_ns += spent_ns;
+            }
+        }
+    }
+}
+
+fn part(phases: &mut Phases, phase: Phase) -> &mut u64 {
+    match phase {
+        Phase::Prefill => &mut phases.prefill_ns,
+        Phase::Start => &mut phases.start_ns,
+        Phase::Draft => &mut phases.draft_ns,
+        Phase::Schedule => &mut phases.schedule_ns,
+        Phase::Verify => &mut phases.verify_ns,
+        Phase::Judge => &mut phases.judge_ns,
+        Phase::Commit => &mut phases.commit_ns,
+    }
+}
+
+impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
+    fn enter(&mut self, _phase: Phase, _rows: usize) {
+        self.since_ns = (self.clock)();
+    }
+
+    fn leave(&mut self, phase: Phase) {
+        let spent_ns = (self.clock)().saturating_sub(self.since_ns);
+        match phase {
+            Phase::Prefill | Phase::Start => self.charge(phase, spent_ns),
+            _ => self.share(phase, spent_ns),
+        }
+    }
+
+    fn admitted(&mut self, id: RequestId) {
+        self.entering = id;
+        let live = Live {
+            admitted_ns: (self.clock)(),
+            ..Live::default()
+        };
+        self.live.insert(id, live);
+    }
+
+    fn first_token(&mut self, id: RequestId, _token: TokenId) {
+        let now = (self.clock)();
+        if let Some(live) = self.live.get_mut(&id) {
+            live.first_ns = Some(now);
+        }
+    }
+
+    fn finished(&mut self, generation: &Generation) {
+        let now = (self.clock)();
+        let Some(live) = self.live.remove(&generation.id) else {
+            return;
+        };
+        let first_ns = live.first_ns.unwrap_or(now);
+        let times = Times {
+            prefill_ns: first_ns.saturating_sub(live.admitted_ns),
+            decode_ns: now.saturating_sub(first_ns + live.stalled_ns),
+            phases: live.phases,
+        };
+        self.done.insert(generation.id, times);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use decode::Ended;
+
+    use super::*;
+
+    /// A stopwatch and the hand that moves its clock.
+    fn by_hand() -> (Stopwatch<impl FnMut() -> u64>, impl Fn(u64)) {
+        let now = Rc::new(Cell::new(0));
+        let hand = Rc::clone(&now);
+        (Stopwatch::new(move || now.get()), move |ns| {
+            hand.set(hand.get() + ns)
+        })
+    }
+
+    fn end(watch: &mut impl Probe, id: RequestId) {
+        watch.finished(&Generation {
+            id,
+            tokens: vec![1],
+            rounds: Vec::new(),
+            ended: Ended::Stop,
+        });
+    }
+
+    fn spend(watch: &mut impl Probe, pass: &impl Fn(u64), phase: Phase, ns: u64) {
+        watch.enter(phase, 1);
+        pass(ns);
+        watch.leave(phase);
+    }
+
+    #[test]
+    fn decode_time_begins_at_the_first_token_and_holds_the_drafters_start() {
+        let (mut watch, pass) = by_hand();
+        watch.admitted(7);
+        spend(&mut watch, &pass, Phase::Prefill, 100);
+        watch.first_token(7, 1);
+        spend(&mut watch, &pass, Phase::Start, 10);
+        spend(&mut watch, &pass, Phase::Draft, 3);
+        spend(&mut watch, &pass, Phase::Verify, 20);
+        end(&mut watch, 7);
+        let times = watch.times(7);
+        assert_eq!((times.prefill_ns, times.decode_ns), (100, 33));
+        let phases = Phases {
+            prefill_ns: 100,
+            start_ns: 10,
+            draft_ns: 3,
+            verify_ns: 20,
+            ..Phases::default()
+        };
+        assert_eq!(times.phases, phases);
+    }
+
+    #[test]
+    fn time_that_is_left_out_is_not_decode_time() {
+        let (mut watch, pass) = by_hand();
+        watch.admitted(7);
+        watch.first_token(7, 1);
+        pass(5);
+        let began_ns = watch.now();
+        pass(1000);
+        watch.leave_out_since(began_ns);
+        pass(6);
+        end(&mut watch, 7);
+        assert_eq!(watch.times(7).decode_ns, 11);
+    }
+
+    #[test]
+    fn the_prefill_of_another_request_is_nobody_elses_decode_time() {
+        let (mut watch, pass) = by_hand();
+        for id in [1, 2] {
+            watch.admitted(id);
+            spend(&mut watch, &pass, Phase::Prefill, 100);
+            watch.first_token(id, 1);
+            spend(&mut watch, &pass, Phase::Start, 10);
+        }
+        spend(&mut watch, &pass, Phase::Verify, 40);
+        end(&mut watch, 1);
+        spend(&mut watch, &pass, Phase::Verify, 30);
+        end(&mut watch, 2);
+        // Request 1 waited 110 ns for request 2 to come in; both shared the first verify pass.
+        assert_eq!(watch.times(1).decode_ns, 10 + 40);
+        assert_eq!(watch.times(1).phases.verify_ns, 20);
+        assert_eq!(watch.times(2).decode_ns, 10 + 40 + 30);
+        assert_eq!(watch.times(2).phases.verify_ns, 20 + 30);
+        assert_eq!(watch.times(2).prefill_ns, 100);
+    }
+}

@@ -1,0 +1,292 @@
+//! `draftbench run`: the matrix from plan to table.
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use reports::{Cell, Layout, Outcome, Record, SCHEMA};
+use serde::Serialize;
+
+use crate::cli::RunArgs;
+use crate::engine::{self, Job, Sink};
+use crate::equality::Ledger;
+use crate::folder::{self, RunFolder};
+use crate::machine::{self, Machine};
+use crate::output::{Ending, Verdict, say};
+use crate::plan::{self, DrafterPlan, Plan, TargetPlan};
+use crate::stage::{self, Stage};
+
+/// Prints what a run would do.
+///
+/// # Errors
+/// Those of [`plan::resolve`].
+pub(crate) fn show_plan(args: &RunArgs) -> Ending {
+    let plan = plan::resolve(args)?;
+    folder::check(&plan.out)?;
+    say(&plan.text())?;
+    Ok(Verdict::Fine)
+}
+
+/// Runs the matrix, prints the table.
+///
+/// # Errors
+/// For bad input, before anything is written; later only if the folder cannot be written to.
+pub(crate) fn run(args: &RunArgs) -> Ending {
+    let plan = plan::resolve(args)?;
+    plan::start_threads(&args.machine)?;
+    folder::check(&plan.out)?;
+    plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let mut ready = check_targets(&plan)?;
+
+    let mut info = RunInfo::new(&plan);
+    let folder = RunFolder::create(&plan.out, &info)?;
+    let mut recorder = Recorder {
+        folder,
+        ledger: Ledger::default(),
+        bar: progress_bar(count_answers(&plan)?),
+        n_failed: 0,
+    };
+    for target in &plan.targets {
+        let stage = match ready.take() {
+            Some(stage) => Ok(stage),
+            None => stage::prepare(&plan, target),
+        };
+        match stage {
+            Ok(stage) => measure_target(&plan, target, stage, &mut recorder)?,
+            Err(err) => fail_target(&plan, target, &err, &mut recorder)?,
+        }
+    }
+    recorder.bar.finish_and_clear();
+    info.complete = true;
+    recorder.folder.describe(&info)?;
+    conclude(&plan, &info, &recorder)
+}
+
+/// Loads every target once, last to first, so that bad input is found before a run begins; gives back the first,
+/// which is measured first.
+fn check_targets(plan: &Plan) -> Result<Option<Stage>> {
+    let mut ready = None;
+    for target in plan.targets.iter().rev() {
+        drop(ready.take());
+        ready = Some(stage::prepare(plan, target)?);
+    }
+    Ok(ready)
+}
+
+fn measure_target(
+    plan: &Plan,
+    target: &TargetPlan,
+    mut stage: Stage,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    for setting in &plan.settings {
+        for suite in &plan.suites {
+            for drafter in &target.drafters {
+                if let DrafterPlan::Skipped(method, why) = drafter {
+                    let cell = plan.cell(target.spec.id, suite, *setting, method.id);
+                    let why = why.clone();
+                    recorder.whole_cell(plan, cell, Outcome::Skipped { why })?;
+                }
+            }
+            let asks = stage.asks(suite, *setting, plan.limits.samples(*setting));
+            let cell = plan.cell(target.spec.id, suite, *setting, "");
+            recorder.bar.set_message(format!(
+                "{} {suite} {} thinking {} x{}",
+                cell.target, cell.sampling, cell.thinking, cell.concurrency
+            ));
+            let job = Job {
+                run: &plan.run,
+                cell,
+                asks: &asks,
+                max_new: plan.limits.max_new,
+                seed: plan.limits.seed,
+                tokens: plan.tokens,
+            };
+            engine::measure(&mut stage.target, &mut stage.arms, &job, recorder)?;
+        }
+    }
+    Ok(())
+}
+
+/// A target that loaded before and does not any more.
+fn fail_target(
+    plan: &Plan,
+    target: &TargetPlan,
+    err: &anyhow::Error,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    for setting in &plan.settings {
+        for suite in &plan.suites {
+            for method in &plan.methods {
+                let cell = plan.cell(target.spec.id, suite, *setting, method.id);
+                let why = format!("{err:#}");
+                recorder.whole_cell(plan, cell, Outcome::Failed { why })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints table and verdict; the table is made from the file, so that what a reader sees is what was stored.
+fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
+    let records = reports::read_records(&recorder.folder.records_path())?;
+    let layout = Layout {
+        methods: plan.methods.iter().map(|m| m.id.to_owned()).collect(),
+        suites: plan.suites.iter().map(|s| (*s).to_owned()).collect(),
+        machine: info.machine.line(),
+        remarks: vec![
+            "Before each block of cells every method decodes one short batch unmeasured (warm-up)."
+                .into(),
+        ],
+    };
+    let mut text = reports::render(&records, &layout);
+    let differences = recorder.ledger.differences();
+    let n_compared = recorder.ledger.n_compared();
+    if n_compared > 0 {
+        text.push_str(&match differences.len() {
+            0 => {
+                format!("equality: {n_compared} greedy answers held against vanilla's, all equal\n")
+            }
+            n => format!("equality: {n} of {n_compared} greedy answers differ from vanilla's\n"),
+        });
+    }
+    text.push_str(&format!("records: {}\n", plan.out.display()));
+    say(&text)?;
+    for difference in differences {
+        eprintln!("differs: {difference}");
+    }
+    if recorder.n_failed > 0 || !differences.is_empty() {
+        return Ok(Verdict::Troubled);
+    }
+    Ok(Verdict::Fine)
+}
+
+/// Stores records, compares texts, moves the bar.
+struct Recorder {
+    folder: RunFolder,
+    ledger: Ledger,
+    bar: ProgressBar,
+    n_failed: usize,
+}
+
+impl Recorder {
+    fn whole_cell(&mut self, plan: &Plan, cell: Cell, outcome: Outcome) -> Result<()> {
+        let record = Record {
+            schema: SCHEMA,
+            run: plan.run.clone(),
+            cell,
+            prompt: None,
+            outcome,
+        };
+        self.take(record, &[])
+    }
+}
+
+impl Sink for Recorder {
+    fn take(&mut self, record: Record, tokens: &[u32]) -> Result<()> {
+        self.folder.append(&record)?;
+        match (&record.outcome, &record.prompt) {
+            (Outcome::Ok(_), Some(prompt)) => {
+                self.ledger.add(&record.cell, prompt, tokens);
+                self.bar.inc(1);
+            }
+            (Outcome::Failed { why }, _) => {
+                self.n_failed += 1;
+                let cell = &record.cell;
+                self.bar.suspend(|| eprintln!("failed: {cell}: {why}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn count_answers(plan: &Plan) -> Result<u64> {
+    let mut lengths = std::collections::BTreeMap::new();
+    for id in &plan.suites {
+        let n = suites::load(id)?.prompts.len();
+        lengths.insert(*id, plan.limits.prompts.map_or(n, |most| n.min(most)));
+    }
+    Ok(plan.n_answers(|id| lengths.get(id).copied().unwrap_or(0)))
+}
+
+/// On standard error, and only on a terminal.
+fn progress_bar(n_answers: u64) -> ProgressBar {
+    let bar = ProgressBar::new(n_answers);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} answers, {eta} left  {msg}");
+    bar.set_style(style.expect("the template is constant and parses"));
+    bar
+}
+
+/// `run.json`: what was asked for, by which program, where.
+#[derive(Debug, Serialize)]
+struct RunInfo {
+    schema: u32,
+    run: String,
+    version: &'static str,
+    /// See [`machine::source_head`].
+    source_head: Option<String>,
+    started_unix_secs: u64,
+    complete: bool,
+    asked: Asked,
+    machine: Machine,
+}
+
+#[derive(Debug, Serialize)]
+struct Asked {
+    targets: Vec<AskedTarget>,
+    methods: Vec<&'static str>,
+    suites: Vec<&'static str>,
+    settings: Vec<AskedSetting>,
+    prompts: Option<usize>,
+    samples: u32,
+    max_new: usize,
+    seed: u64,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct AskedTarget {
+    id: &'static str,
+    from: String,
+}
+
+#[derive(Debug, Serialize)]
+struct AskedSetting {
+    sampling: reports::SamplingKey,
+    thinking: reports::Thinking,
+    concurrency: u32,
+}
+
+impl RunInfo {
+    fn new(plan: &Plan) -> Self {
+        let limits = plan.limits;
+        let targets = plan.targets.iter().map(|t| AskedTarget {
+            id: t.spec.id,
+            from: t.source.place(),
+        });
+        let settings = plan.settings.iter().map(|s| AskedSetting {
+            sampling: s.sampling,
+            thinking: s.thinking,
+            concurrency: s.concurrency,
+        });
+        Self {
+            schema: SCHEMA,
+            run: plan.run.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            source_head: machine::source_head(),
+            started_unix_secs: machine::now().0,
+            complete: false,
+            asked: Asked {
+                targets: targets.collect(),
+                methods: plan.methods.iter().map(|m| m.id).collect(),
+                suites: plan.suites.clone(),
+                settings: settings.collect(),
+                prompts: limits.prompts,
+                samples: limits.samples,
+                max_new: limits.max_new,
+                seed: limits.seed,
+                notes: plan.notes.clone(),
+            },
+            machine: Machine::look(),
+        }
+    }
+}
