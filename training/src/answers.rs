@@ -1,6 +1,6 @@
 //! The target's own answers to training prompts: what a drafter is trained on.
 
-use crate::data::{Pack, Text, Texts, reserved_for_suites};
+use crate::data::{Pack, Text, Texts, is_held_back};
 use crate::error::{Error, Result};
 use crate::params::fnv1a;
 use crate::progress::Progress;
@@ -27,7 +27,7 @@ pub struct AnswersConfig {
     /// Draws answers at this temperature (in thousandths) instead of taking the most likely tokens.
     #[serde(default)]
     pub sampled_temperature_milli: Option<u32>,
-    /// Reserved prompts of each domain whose answers measure the drafter.
+    /// Prompts of each domain, of those that nothing is trained on, whose answers measure the drafter.
     pub held_out: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct Answer {
     /// Whether the prompt leaves the think block to the target.
     pub thinking: bool,
     /// Whether the prompt is one of those that nothing is trained on.
-    pub reserved: bool,
+    pub held_back: bool,
 }
 
 /// Requests decoded between two writes.
@@ -87,13 +87,13 @@ pub fn answers(
     Ok((known, path.display().to_string()))
 }
 
-/// Prompts in corpus order without answers; of the reserved ones only those that measure.
+/// Prompts in corpus order without answers; of those held back only those that measure.
 fn questions(config: &AnswersConfig, codec: &TextCodec) -> Result<Vec<Answer>> {
     let mut held = Domain::ALL.map(|domain| (domain, 0));
     let mut asked = Vec::new();
     for example in datasets::corpus(&config.corpus)? {
-        let reserved = reserved_for_suites(&example.user);
-        if reserved {
+        let held_back = is_held_back(&example.user);
+        if held_back {
             let open = held
                 .iter_mut()
                 .find(|(d, n)| *d == example.domain && *n < config.held_out);
@@ -102,18 +102,18 @@ fn questions(config: &AnswersConfig, codec: &TextCodec) -> Result<Vec<Answer>> {
                 None => continue,
             }
         }
-        asked.push(question(&example, codec, reserved)?);
+        asked.push(question(&example, codec, held_back)?);
     }
     Ok(asked)
 }
 
-fn question(example: &Example, codec: &TextCodec, reserved: bool) -> Result<Answer> {
+fn question(example: &Example, codec: &TextCodec, held_back: bool) -> Result<Answer> {
     Ok(Answer {
         prompt_ids: codec.encode(&example.prompt_text())?,
         answer_ids: Vec::new(),
         domain: example.domain,
         thinking: example.think.is_some(),
-        reserved,
+        held_back,
     })
 }
 
@@ -191,7 +191,7 @@ fn append(path: &PathBuf, new: &[Answer]) -> Result<()> {
     file.write_all(text.as_bytes()).map_err(Error::io(path))
 }
 
-/// Texts whose labels are the target's tokens; the reserved ones become the held-out packs.
+/// Texts whose labels are the target's tokens; those to prompts held back become the held-out packs.
 ///
 /// # Errors
 /// [`Error::NoData`] if nothing is left to train on.
@@ -207,7 +207,7 @@ pub(crate) fn texts(answers: &[Answer], seed: u64) -> Result<Texts> {
                 .chain(answer.answer_ids.iter().map(|_| 1.0))
                 .collect(),
         };
-        if !answer.reserved {
+        if !answer.held_back {
             train.push(text);
         } else if let Some((_, pack)) = held.iter_mut().find(|(d, _)| *d == answer.domain) {
             pack.push(&text);
@@ -219,7 +219,7 @@ pub(crate) fn texts(answers: &[Answer], seed: u64) -> Result<Texts> {
     }
     match train.is_empty() {
         true => Err(Error::NoData {
-            why: format!("{} answers, all to reserved prompts", answers.len()),
+            why: format!("{} answers, all to prompts held back", answers.len()),
         }),
         false => Ok(Texts::of(train, held, seed)),
     }

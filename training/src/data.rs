@@ -75,8 +75,8 @@ pub struct Texts {
     pub held_out: Vec<(Domain, Pack)>,
     /// Examples left out because they were too long.
     pub too_long: usize,
-    /// Examples left out because their prompt is reserved for suites.
-    pub reserved: usize,
+    /// Examples left out because their prompt is held back.
+    pub held_back: usize,
     order: Vec<u32>,
     cursor: Cursor,
     seed: u64,
@@ -91,11 +91,10 @@ pub struct Cursor {
     pub next: usize,
 }
 
-/// Whether a prompt belongs to the sixteenth of all prompts that no target or drafter is trained on.
-///
-/// Suites draw their prompts from this part, so the two never meet, whatever the seeds. Prompts that differ in case and
-/// white space only share their fate.
-pub fn reserved_for_suites(user: &str) -> bool {
+/// Whether a prompt belongs to the sixteenth of all prompts that no target or drafter is trained on, whatever the
+/// seeds of a recipe, so that held-out figures of all of them can be compared. Prompts that differ in case and white
+/// space only share their fate.
+pub fn is_held_back(user: &str) -> bool {
     fnv1a(datasets::same_prompt_key(user).as_bytes()).is_multiple_of(16)
 }
 
@@ -121,7 +120,7 @@ pub fn tokenize(example: &Example, codec: &TextCodec, prompt_weight: f32) -> Res
 }
 
 impl Texts {
-    /// Tokenizes and drops what is too long or reserved; some of the reserved texts become the held-out ones.
+    /// Tokenizes and drops what is too long or held back; some of the texts held back become the held-out ones.
     ///
     /// # Errors
     /// [`Error::NoData`] if nothing is left to train on.
@@ -137,13 +136,13 @@ impl Texts {
             .iter()
             .map(|d| (*d, 0, Pack::default()))
             .collect();
-        let (mut too_long, mut reserved) = (0, 0);
+        let (mut too_long, mut held_back) = (0, 0);
         for example in examples {
             let text = tokenize(example, codec, config.prompt_weight)?;
             if text.ids.len() > limit {
                 too_long += 1;
-            } else if reserved_for_suites(&example.user) {
-                reserved += 1;
+            } else if is_held_back(&example.user) {
+                held_back += 1;
                 let open = held
                     .iter_mut()
                     .find(|(d, n, _)| *d == text.domain && *n < config.held_out);
@@ -166,7 +165,7 @@ impl Texts {
         let held_out = held_out.map(|(domain, _, pack)| (domain, pack)).collect();
         let mut texts = Self::of(train, held_out, seed);
         texts.too_long = too_long;
-        texts.reserved = reserved;
+        texts.held_back = held_back;
         Ok(texts)
     }
 
@@ -176,7 +175,7 @@ impl Texts {
             train,
             held_out,
             too_long: 0,
-            reserved: 0,
+            held_back: 0,
             order: Vec::new(),
             cursor: Cursor::default(),
             seed,

@@ -6,7 +6,7 @@ use crate::anchors::{BlockShape, Blocks, Coverage, DraftPack};
 use crate::answers::{answers, texts};
 use crate::data::{Cursor, Pack, Texts};
 use crate::error::{Error, Result};
-use crate::files::save_tensors;
+use crate::files::{save_weights, write_json};
 use crate::lm::CausalLm;
 use crate::ops::{cross_entropy, linear};
 use crate::optim::Gradients;
@@ -14,13 +14,12 @@ use crate::params::{Params, fnv1a};
 use crate::progress::Progress;
 use crate::recipe::DflashRecipe;
 use crate::run::{Batch, Job, Plan, run};
-use crate::tokenizer::{MASK, TextCodec, write_json};
+use crate::tokenizer::{MASK, TextCodec};
 use crate::trunk::{Alignment, Trunk, TrunkConfig};
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use datasets::Domain;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use std::collections::HashMap;
 use std::path::Path;
 
 /// Anchors of each held-out text.
@@ -119,6 +118,43 @@ impl DraftNet {
         )?)
     }
 
+    /// Writes the drafter's folder: `config.json` and bf16 `model.safetensors`.
+    pub(crate) fn save(&self, folder: &Path, shape: &BlockShape) -> Result<()> {
+        save_weights(&folder.join("model.safetensors"), &self.trunk.params)?;
+        write_json(&folder.join("config.json"), &self.config_json(shape))
+    }
+
+    /// The drafter's `config.json` in z-lab spelling.
+    fn config_json(&self, shape: &BlockShape) -> serde_json::Value {
+        let net = self.trunk.net();
+        serde_json::json!({
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "block_size": shape.block_len,
+            "dflash_config": {
+                "mask_token_id": shape.mask,
+                "target_layer_ids": self.taps,
+                "shift_label": shape.alignment == Alignment::Shifted,
+            },
+            "num_target_layers": self.target.config().num_hidden_layers,
+            "hidden_size": net.hidden_size,
+            "intermediate_size": net.intermediate_size,
+            "num_hidden_layers": net.num_hidden_layers,
+            "num_attention_heads": net.num_attention_heads,
+            "num_key_value_heads": net.num_key_value_heads,
+            "head_dim": net.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": net.rms_norm_eps,
+            "rope_theta": net.rope_theta,
+            "rope_scaling": null,
+            "max_position_embeddings": net.max_position_embeddings,
+            "vocab_size": net.vocab_size,
+            "attention_bias": false,
+            "tie_word_embeddings": false,
+            "torch_dtype": "bfloat16",
+        })
+    }
+
     /// Mean over blocks of 1 + drafts that equal the target's tokens before the first that does not. A block that the
     /// text's end cuts short counts with what is left of it.
     pub(crate) fn acceptance_length(&self, pack: &DraftPack, blocks: &Blocks) -> Result<f64> {
@@ -200,11 +236,7 @@ impl Job for DflashJob<'_> {
     }
 
     fn export(&self, progress: &mut dyn Progress) -> Result<()> {
-        let out = &self.recipe.out;
-        let weights = self.net.trunk.params.snapshot(DType::BF16)?;
-        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        save_tensors(&out.join("model.safetensors"), &weights, format)?;
-        write_json(&out.join("config.json"), &self.config_json())?;
+        self.net.save(&self.recipe.out, &self.shape)?;
         for (domain, pack) in &self.texts.held_out {
             let (pack, blocks) = self.held_out_blocks(pack);
             let tau = self.net.acceptance_length(&pack, &blocks)?;
@@ -213,39 +245,6 @@ impl Job for DflashJob<'_> {
             ));
         }
         Ok(())
-    }
-}
-
-impl DflashJob<'_> {
-    /// The drafter's `config.json` in z-lab spelling.
-    fn config_json(&self) -> serde_json::Value {
-        let net = self.net.trunk.net();
-        serde_json::json!({
-            "architectures": ["DFlashDraftModel"],
-            "model_type": "qwen3",
-            "block_size": self.shape.block_len,
-            "dflash_config": {
-                "mask_token_id": self.shape.mask,
-                "target_layer_ids": self.recipe.drafter.target_layer_ids,
-                "shift_label": self.shape.alignment == Alignment::Shifted,
-            },
-            "num_target_layers": self.net.target.config().num_hidden_layers,
-            "hidden_size": net.hidden_size,
-            "intermediate_size": net.intermediate_size,
-            "num_hidden_layers": net.num_hidden_layers,
-            "num_attention_heads": net.num_attention_heads,
-            "num_key_value_heads": net.num_key_value_heads,
-            "head_dim": net.head_dim,
-            "hidden_act": "silu",
-            "rms_norm_eps": net.rms_norm_eps,
-            "rope_theta": net.rope_theta,
-            "rope_scaling": null,
-            "max_position_embeddings": net.max_position_embeddings,
-            "vocab_size": net.vocab_size,
-            "attention_bias": false,
-            "tie_word_embeddings": false,
-            "torch_dtype": "bfloat16",
-        })
     }
 }
 

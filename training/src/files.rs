@@ -1,7 +1,8 @@
 //! Files that appear whole or not at all.
 
 use crate::error::{Error, Result};
-use candle_core::Tensor;
+use crate::params::Params;
+use candle_core::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,19 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let part = part_of(path);
     fs::write(&part, bytes).map_err(Error::io(&part))?;
     fs::rename(&part, path).map_err(Error::io(path))
+}
+
+/// Writes a JSON value, indented, with a line end.
+pub(crate) fn write_json(path: &Path, value: &serde_json::Value) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value).map_err(Error::json(path))?;
+    text.push('\n');
+    write_atomically(path, text.as_bytes())
+}
+
+/// Trained tensors in bf16, as checkpoints are published.
+pub(crate) fn save_weights(path: &Path, params: &Params) -> Result<()> {
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    save_tensors(path, &params.snapshot(DType::BF16)?, format)
 }
 
 /// The same for tensors, with string metadata in the header.

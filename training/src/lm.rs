@@ -2,6 +2,7 @@
 
 use crate::config::NetConfig;
 use crate::error::Result;
+use crate::files::{save_weights, write_json};
 use crate::layer::{Layer, Maker, Rows};
 use crate::ops::{RopeTable, Segment, linear, rms_norm};
 use crate::params::{Init, Params};
@@ -81,6 +82,19 @@ impl CausalLm {
         let lm = Self::new(&config, 0)?;
         lm.params.load(&folder.join("model.safetensors"))?;
         Ok(lm)
+    }
+
+    /// Writes what [`Self::load`] and other tools read: `config.json` and bf16 `model.safetensors`. `stop` is the
+    /// end-of-turn token, `pad` the padding token.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn save(&self, folder: &Path, stop: u32, pad: u32) -> Result<()> {
+        save_weights(&folder.join("model.safetensors"), &self.params)?;
+        write_json(
+            &folder.join("config.json"),
+            &self.config.to_hugging_face(stop, pad),
+        )
     }
 
     /// The sizes it was made with.
@@ -184,6 +198,7 @@ mod tests {
     use super::*;
     use crate::config::{Experts, Family};
     use crate::ops::cross_entropy;
+    use crate::ops::testing::relative_difference;
     use crate::optim::Gradients;
     use crate::testing::{SMALL, small};
 
@@ -256,6 +271,37 @@ mod tests {
             .experts
             .expect("has experts");
         assert_eq!(moe.len(), qwen.len() - 3 + 1 + 3 * num_experts);
+        Ok(())
+    }
+
+    #[test]
+    fn a_saved_target_gives_its_logits_in_the_decoder_that_runs_it() -> Result<()> {
+        for family in SMALL {
+            let folder = tempfile::tempdir().unwrap();
+            CausalLm::new(&small(family), 5)?.save(folder.path(), 2, 0)?;
+            // Both sides read the bf16 file.
+            let lm = CausalLm::load(folder.path())?;
+            let ids = [1u32, 5, 2, 7, 7, 0, 3, 9];
+            let whole = 0..ids.len();
+            let want = lm.forward(&ids, std::slice::from_ref(&whole))?.logits;
+
+            let source = models::Source::Dir(folder.path().to_owned());
+            let options = models::DecoderOptions {
+                slots: 1,
+                capacity: 16,
+            };
+            let mut decoder = models::Decoder::load(&source, options)?;
+            let feed = decode::Feed {
+                slot: decode::Slot(0),
+                tokens: &ids,
+                parents: None,
+                logits: decode::Keep::All,
+            };
+            let got = decode::Target::forward(&mut decoder, &[feed], &[])?.logits;
+            let apart = relative_difference(&got, &want)?;
+            // Two independent implementations, f32 sums in another order.
+            assert!(apart < 1e-5, "{family:?}: {apart}");
+        }
         Ok(())
     }
 }

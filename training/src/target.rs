@@ -1,8 +1,7 @@
 //! `train target`: a language model from random weights to an exported checkpoint.
 
-use crate::data::{Cursor, Pack, Texts, reserved_for_suites};
+use crate::data::{Cursor, Pack, Texts, is_held_back};
 use crate::error::{Error, Result};
-use crate::files::save_tensors;
 use crate::lm::CausalLm;
 use crate::ops::cross_entropy;
 use crate::optim::Gradients;
@@ -11,10 +10,8 @@ use crate::progress::Progress;
 use crate::recipe::TargetRecipe;
 use crate::run::{Batch, Job, Plan, run};
 use crate::sample::greedy;
-use crate::tokenizer::{END_OF_TEXT, TURN_END, TextCodec, write_json};
-use candle_core::DType;
+use crate::tokenizer::{END_OF_TEXT, TURN_END, TextCodec};
 use datasets::{Domain, Example};
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -32,11 +29,11 @@ pub fn train_target(recipe: &TargetRecipe, progress: &mut dyn Progress) -> Resul
     let codec = tokenizer_of(recipe, &examples, progress)?;
     let texts = Texts::new(&examples, &codec, &recipe.batch, recipe.seed)?;
     progress.note(&format!(
-        "{} training texts, {} tokens a pass; left out: {} too long, {} reserved for suites",
+        "{} training texts, {} tokens a pass; left out: {} too long, {} held back",
         texts.len(),
         texts.tokens(),
         texts.too_long,
-        texts.reserved
+        texts.held_back
     ));
     let lm = CausalLm::new(&recipe.model, recipe.seed)?;
     progress.note(&format!("{} trained values", lm.params.count()));
@@ -104,11 +101,11 @@ fn plain_texts(example: &Example) -> Vec<String> {
     texts
 }
 
-/// One reserved prompt of each domain.
+/// One prompt of each domain that is held back.
 fn sample_prompts(examples: &[Example]) -> Vec<String> {
     let of = |domain: Domain| {
         let mut matching = examples.iter().filter(|e| e.domain == domain);
-        matching.find(|e| reserved_for_suites(&e.user))
+        matching.find(|e| is_held_back(&e.user))
     };
     Domain::ALL
         .iter()
@@ -192,17 +189,13 @@ impl Job for TargetJob<'_> {
 }
 
 impl TargetJob<'_> {
-    /// The checkpoint folder that `models` and other tools read: bf16 weights, config, tokenizer.
+    /// The folder that `models` and other tools read: bf16 weights, config, tokenizer.
     fn write_model(&self, folder: &Path) -> Result<()> {
-        let weights = self.lm.params.snapshot(DType::BF16)?;
-        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        save_tensors(&folder.join("model.safetensors"), &weights, format)?;
         let (stop, pad) = (
             self.codec.special(TURN_END)?,
             self.codec.special(END_OF_TEXT)?,
         );
-        let config = self.recipe.model.to_hugging_face(stop, pad);
-        write_json(&folder.join("config.json"), &config)?;
+        self.lm.save(folder, stop, pad)?;
         let template = &self.recipe.chat_template;
         let template = fs::read_to_string(template).map_err(Error::io(template))?;
         self.codec.save(folder, &template)
@@ -218,6 +211,7 @@ mod tests {
     use crate::recipe::{ReportConfig, StopConfig};
     use crate::testing::small;
     use candle_core::{Device, Tensor, safetensors};
+    use std::collections::HashMap;
 
     /// A minute model on a little synthetic text, in `folder`.
     fn recipe(folder: &Path, max_steps: u64) -> TargetRecipe {

@@ -1,7 +1,7 @@
 //! Byte-level BPE tokenizers for the tiny targets: training, applying, and the files beside them.
 
 use crate::error::{Error, Result};
-use crate::files::write_atomically;
+use crate::files::{write_atomically, write_json};
 use std::path::{Path, PathBuf};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -171,13 +171,6 @@ impl TextCodec {
         });
         write_json(&folder.join("generation_config.json"), &generation)
     }
-}
-
-/// Writes a JSON value, indented, with a line end.
-pub(crate) fn write_json(path: &Path, value: &serde_json::Value) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value).map_err(Error::json(path))?;
-    text.push('\n');
-    write_atomically(path, text.as_bytes())
 }
 
 fn tokenizer_error(path: &Path, error: &dyn std::fmt::Display) -> Error {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Family, NetConfig};
+use crate::ops::testing::relative_difference;
 use crate::optim::{AdamW, OptimizerConfig};
 use candle_core::Device;
 
@@ -284,4 +285,82 @@ fn a_warm_start_takes_the_targets_last_layers_and_norm() -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[test]
+fn a_saved_drafter_gives_its_logits_in_the_method_that_runs_it() -> Result<()> {
+    for alignment in [Alignment::InPlace, Alignment::Shifted] {
+        let folder = tempfile::tempdir().unwrap();
+        let (target_dir, draft_dir) = (folder.path().join("t"), folder.path().join("d"));
+        let shape = shape(alignment, None);
+        let trained = net(alignment)?;
+        trained.target.save(&target_dir, 1, 0)?;
+        trained.save(&draft_dir, &shape)?;
+        // Both sides read the bf16 files.
+        let config = drafter(alignment);
+        let target = CausalLm::load(&target_dir)?;
+        let trunk = Trunk::new(&config, target.config(), 0)?;
+        trunk.params.load(&draft_dir.join("model.safetensors"))?;
+        let net = DraftNet::new(target, trunk, &config);
+        let mut prompt = DraftPack::default();
+        prompt.push(&SEQUENCE[..7], &SEQUENCE[7..8]);
+        let blocks = Blocks::new(&prompt, &[7], &shape);
+        let first = alignment.first_slot();
+        let want = net.logits(&prompt, &blocks)?.narrow(0, first, 4 - first)?;
+
+        let source = |dir: &Path| models::Source::Dir(dir.to_owned());
+        let options = models::DecoderOptions {
+            slots: 1,
+            capacity: 32,
+        };
+        let mut decoder = models::Decoder::load(&source(&target_dir), options)?;
+        let facts = baselines::TargetFacts {
+            id: "golden".to_owned(),
+            hidden: 16,
+            vocab: 40,
+            n_layers: 6,
+        };
+        let load = baselines::Load {
+            source: Some(&source(&draft_dir)),
+            target: &facts,
+            slots: 1,
+            capacity: 32,
+            max_draft: None,
+        };
+        let mut method = baselines::DFlash::load(&load).expect("the saved folder is complete");
+        let got = drafted_logits(&mut decoder, &mut method)?;
+        let apart = relative_difference(&got, &want)?;
+        // Two independent implementations, f32 sums in another order.
+        assert!(apart < 1e-4, "{alignment:?}: {apart}");
+    }
+    Ok(())
+}
+
+/// Feeds the prompt and drafts one block from the token after it.
+fn drafted_logits(decoder: &mut models::Decoder, method: &mut baselines::DFlash) -> Result<Tensor> {
+    let slot = decode::Slot(0);
+    let feed = decode::Feed {
+        slot,
+        tokens: &SEQUENCE[..7],
+        parents: None,
+        logits: decode::Keep::Last,
+    };
+    let taps = decode::Drafter::taps(method).to_vec();
+    let forward = decode::Target::forward(decoder, &[feed], &taps)?;
+    let prompt = decode::Committed {
+        slot,
+        position: 0,
+        fed: &SEQUENCE[..7],
+        next_anchor: SEQUENCE[7],
+        taps: forward.taps,
+    };
+    decode::Drafter::start(method, prompt)?;
+    let mut draws = decode::Draws::new(0, 0);
+    let anchor = decode::Anchor {
+        slot,
+        token: SEQUENCE[7],
+        position: 7,
+        draws: &mut draws,
+    };
+    Ok(method.draft(&[anchor], decoder)?.1)
 }
