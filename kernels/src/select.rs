@@ -145,7 +145,9 @@ impl Kernel for Scan<'_> {
             }
             if better_or_nan {
                 for (i, &value) in block.iter().enumerate() {
-                    kept.offer(value, k + block_idx * BLOCK + i)?;
+                    if value > kept.values[k - 1] || value.is_nan() {
+                        kept.offer(value, k + block_idx * BLOCK + i)?;
+                    }
                 }
             }
         }

@@ -14,7 +14,7 @@ use criterion::Criterion;
 
 fn main() -> Result<()> {
     let mut criterion = Criterion::default()
-        .sample_size(30)
+        .sample_size(50)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(700))
         .configure_from_args();
