@@ -51,7 +51,7 @@ pub struct Answer {
 const CHUNK: usize = 128;
 
 /// All answers of a recipe: those in `work`, which an earlier run wrote, and the rest from the target now.
-/// Returns them with the name of their file, which changes with target and questions.
+/// Returns them with their file, whose name changes with target and questions.
 ///
 /// # Errors
 /// If the target or a file fails.
@@ -60,7 +60,7 @@ pub fn answers(
     work: &Path,
     config: &AnswersConfig,
     progress: &mut dyn Progress,
-) -> Result<(Vec<Answer>, String)> {
+) -> Result<(Vec<Answer>, PathBuf)> {
     let codec = TextCodec::load(&target.join("tokenizer.json"))?;
     let source = Source::Dir(target.to_owned());
     let capacity = models::DecoderConfig::load(&source)?.max_positions;
@@ -84,7 +84,7 @@ pub fn answers(
         progress.note(&format!("{} of {} answers", known.len(), asked.len()));
     }
     known.truncate(asked.len());
-    Ok((known, path.display().to_string()))
+    Ok((known, path))
 }
 
 /// Prompts in corpus order without answers; of those held back only those that measure.

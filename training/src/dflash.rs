@@ -58,7 +58,7 @@ pub fn train_dflash(recipe: &DflashRecipe, progress: &mut dyn Progress) -> Resul
         shape,
     };
     let plan = Plan {
-        fingerprint: recipe.fingerprint(&file),
+        fingerprint: recipe.fingerprint(&file.display().to_string()),
         work: &recipe.work,
         optimizer: &recipe.optimizer,
         stop: &recipe.stop,

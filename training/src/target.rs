@@ -209,9 +209,7 @@ mod tests {
     use crate::optim::OptimizerConfig;
     use crate::progress::{Silent, StepReport};
     use crate::recipe::{ReportConfig, StopConfig};
-    use crate::testing::small;
-    use candle_core::{Device, Tensor, safetensors};
-    use std::collections::HashMap;
+    use crate::testing::{CutAfter, assert_same_checkpoints, small};
 
     /// A minute model on a little synthetic text, in `folder`.
     fn recipe(folder: &Path, max_steps: u64) -> TargetRecipe {
@@ -261,10 +259,6 @@ mod tests {
         }
     }
 
-    fn weights(folder: &Path) -> HashMap<String, Tensor> {
-        safetensors::load(folder.join("work/checkpoint.safetensors"), &Device::Cpu).unwrap()
-    }
-
     struct Losses(Vec<f64>);
 
     impl Progress for Losses {
@@ -289,41 +283,10 @@ mod tests {
             work: first.work.clone(),
         };
         train_target(&first, &mut cut)?;
-        std::fs::copy(
-            first.work.join("kept"),
-            first.work.join("checkpoint.safetensors"),
-        )
-        .unwrap();
+        cut.restore();
         train_target(&first, &mut Silent)?;
 
-        let (whole, parts) = (weights(whole.path()), weights(parts.path()));
-        assert_eq!(whole.len(), parts.len());
-        let mut names: Vec<&String> = whole.keys().collect();
-        names.sort();
-        for name in names {
-            let values = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
-            assert_eq!(values(&whole[name])?, values(&parts[name])?, "{name}");
-        }
-        Ok(())
-    }
-
-    /// Keeps a copy of the checkpoint written after `steps` steps.
-    struct CutAfter {
-        steps: u64,
-        work: std::path::PathBuf,
-    }
-
-    impl Progress for CutAfter {
-        fn step(&mut self, _report: &StepReport) {}
-        fn note(&mut self, text: &str) {
-            if text == format!("checkpoint at step {}", self.steps) {
-                std::fs::copy(
-                    self.work.join("checkpoint.safetensors"),
-                    self.work.join("kept"),
-                )
-                .unwrap();
-            }
-        }
+        assert_same_checkpoints(&whole.path().join("work"), &first.work)
     }
 
     #[test]

@@ -1,6 +1,10 @@
-//! Sizes for tests.
+//! Sizes and helpers for tests.
 
 use crate::config::{Experts, Family, NetConfig};
+use crate::error::Result;
+use crate::progress::{Progress, StepReport};
+use candle_core::{Device, Tensor, safetensors};
+use std::path::{Path, PathBuf};
 
 /// Every family.
 pub(crate) const SMALL: [Family; 3] = [
@@ -30,4 +34,48 @@ pub(crate) fn small(architecture: Family) -> NetConfig {
             moe_intermediate_size: 6,
         }),
     }
+}
+
+/// Keeps a copy of the checkpoint written after `steps` steps, as a kill at that moment would leave it.
+pub(crate) struct CutAfter {
+    pub(crate) steps: u64,
+    pub(crate) work: PathBuf,
+}
+
+impl CutAfter {
+    /// Puts the kept checkpoint back in place of the last one.
+    pub(crate) fn restore(&self) {
+        std::fs::rename(
+            self.work.join("kept"),
+            self.work.join("checkpoint.safetensors"),
+        )
+        .unwrap();
+    }
+}
+
+impl Progress for CutAfter {
+    fn step(&mut self, _report: &StepReport) {}
+    fn note(&mut self, text: &str) {
+        if text == format!("checkpoint at step {}", self.steps) {
+            std::fs::copy(
+                self.work.join("checkpoint.safetensors"),
+                self.work.join("kept"),
+            )
+            .unwrap();
+        }
+    }
+}
+
+/// Weights and moments of two work folders must be equal, bit for bit.
+pub(crate) fn assert_same_checkpoints(a: &Path, b: &Path) -> Result<()> {
+    let read = |work: &Path| safetensors::load(work.join("checkpoint.safetensors"), &Device::Cpu);
+    let (a, b) = (read(a)?, read(b)?);
+    assert_eq!(a.len(), b.len());
+    let mut names: Vec<&String> = a.keys().collect();
+    names.sort();
+    for name in names {
+        let values = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+        assert_eq!(values(&a[name])?, values(&b[name])?, "{name}");
+    }
+    Ok(())
 }

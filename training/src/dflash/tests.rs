@@ -4,6 +4,9 @@ use super::*;
 use crate::config::{Family, NetConfig};
 use crate::ops::testing::relative_difference;
 use crate::optim::{AdamW, OptimizerConfig};
+use crate::progress::Silent;
+use crate::sample::greedy;
+use crate::testing::{CutAfter, assert_same_checkpoints};
 use candle_core::Device;
 
 /// Prompt of 7, answer on rows 7..=12, one token behind it.
@@ -363,4 +366,98 @@ fn drafted_logits(decoder: &mut models::Decoder, method: &mut baselines::DFlash)
         draws: &mut draws,
     };
     Ok(method.draft(&[anchor], decoder)?.1)
+}
+
+/// A tokenizer and an untrained target beside it, and a recipe that drafts for it.
+fn tiny_recipe(folder: &Path) -> Result<DflashRecipe> {
+    let words = (0..60).map(|i| format!("user\nwhat is {i} and {}\n", i * i));
+    let codec = TextCodec::train(words, 270)?;
+    let target = folder.join("target");
+    codec.save(&target, "")?;
+    let config = NetConfig {
+        vocab_size: 270,
+        max_position_embeddings: 1024,
+        num_hidden_layers: 4,
+        ..net(Alignment::InPlace)?.target.config().clone()
+    };
+    CausalLm::new(&config, 7)?.save(&target, codec.special("<|im_end|>")?, 0)?;
+    let text = format!(
+        "seed = 1\ntarget = {target:?}\nout = {:?}\nwork = {:?}\n{}",
+        folder.join("out"),
+        folder.join("work"),
+        r#"
+[drafter]
+num_hidden_layers = 1
+intermediate_size = 24
+block_size = 4
+alignment = "in_place"
+target_layer_ids = [0, 2]
+[answers]
+max_new = 12
+slots = 3
+held_out = 1
+[answers.corpus]
+seed = 1
+maths = 4
+code = 3
+chat = 4
+[batch]
+micro_tokens = 512
+packs_per_step = 2
+anchors_per_text = 3
+decay = 4.0
+[optimizer]
+lr = 1e-2
+final_fraction = 0.1
+warmup_steps = 2
+betas = [0.9, 0.95]
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+[stop]
+max_steps = 4
+[report]
+checkpoint_minutes = 0.0
+held_out_every_steps = 2
+"#
+    );
+    let file = folder.join("recipe.toml");
+    std::fs::write(&file, text).unwrap();
+    DflashRecipe::load(&file)
+}
+
+#[test]
+fn answers_are_the_targets_own_and_are_asked_for_once() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = tiny_recipe(folder.path())?;
+    let ask = || answers(&recipe.target, &recipe.work, &recipe.answers, &mut Silent);
+    let (first, file) = ask()?;
+    let lm = CausalLm::load(&recipe.target)?;
+    let stop = [TextCodec::load(&recipe.target.join("tokenizer.json"))?.special("<|im_end|>")?];
+    for answer in first.iter().take(4) {
+        let want = greedy(&lm, &answer.prompt_ids, &stop, recipe.answers.max_new)?;
+        assert_eq!(answer.answer_ids, want);
+    }
+    // A kill in the middle of the last line costs that line only.
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, &text[..text.len() - 5]).unwrap();
+    assert_eq!(ask()?.0, first);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    Ok(())
+}
+
+#[test]
+fn a_resumed_drafter_run_draws_the_same_anchors() -> Result<()> {
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let uncut = tiny_recipe(whole.path())?;
+    train_dflash(&uncut, &mut Silent)?;
+    let first = tiny_recipe(parts.path())?;
+    let mut cut = CutAfter {
+        steps: 2,
+        work: first.work.clone(),
+    };
+    train_dflash(&first, &mut cut)?;
+    cut.restore();
+    train_dflash(&first, &mut Silent)?;
+    assert_same_checkpoints(&uncut.work, &first.work)
 }
