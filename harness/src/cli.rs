@@ -113,8 +113,8 @@ pub(crate) struct RunArgs {
 /// Flags that `run`, `plan` and `generate` share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MachineArgs {
-    /// Folder with models in Hugging Face layout, `<target>/` and `<target>-<method>/`, looked at before the
-    /// models inside the binary
+    /// Folder with models in Hugging Face layout, looked at before the models inside the binary: `<target>/`, and
+    /// for drafters the folders that `draftbench list` names
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoints: Option<PathBuf>,
     /// Threads that compute [default: one a core]

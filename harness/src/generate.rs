@@ -85,6 +85,11 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     }
     let times = show.watch.times(0);
     for generation in &done {
+        if args.rounds {
+            say("\n")?;
+        } else {
+            say("\n\n")?;
+        }
         say(&summary(generation, times))?;
     }
     Ok(Verdict::Fine)
@@ -181,6 +186,8 @@ impl<C: FnMut() -> u64, D: Fn(&[TokenId]) -> suites::Result<String>> Show<C, D> 
             };
             text.push_str(&self.text(*token, origin)?);
         }
+        // Neighbouring drafts share one stretch of colour.
+        let mut text = text.replace(&format!("{PLAIN}{GREEN}"), "");
         if self.style.lines == Lines::Rounds {
             text = format!(
                 "round {:>3}  drafted {:>2}  accepted {:>2}  |{text}|\n",
@@ -259,6 +266,6 @@ fn summary(generation: &Generation, times: Times) -> String {
         decode::Ended::Length => "--max-new",
     };
     format!(
-        "\n\ntau {tau} ({decoded} tokens committed in {n_rounds} rounds, {accepted} of {drafted} drafts accepted), {rate} tokens/s, ended by {ended}\n"
+        "tau {tau} ({decoded} tokens committed in {n_rounds} rounds, {accepted} of {drafted} drafts accepted), {rate} tokens/s, ended by {ended}\n"
     )
 }

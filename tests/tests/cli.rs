@@ -1,0 +1,475 @@
+//! The command as a user meets it: bad input is one clear line and leaves nothing behind, good input makes a run.
+//!
+//! Needs the binary beside this test: `cargo test --workspace`, or `cargo build` first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use candle_core::Tensor;
+use reports::{Outcome, Record, read_records};
+use tempfile::TempDir;
+use tests::{Shapes, golden, hash_weights};
+
+/// A folder of its own for each test, in which the command is run.
+struct Desk {
+    dir: TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self {
+            dir: TempDir::new().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let test = std::env::current_exe().unwrap();
+        let built = test.parent().and_then(Path::parent).unwrap();
+        let binary = built.join(format!("draftbench{}", std::env::consts::EXE_SUFFIX));
+        assert!(
+            binary.is_file(),
+            "{binary:?} is missing: cargo build makes it"
+        );
+        let mut command = assert_cmd::Command::new(binary);
+        command
+            .current_dir(self.dir.path())
+            .args(args)
+            .output()
+            .unwrap()
+    }
+
+    /// Every path under the folder.
+    fn tree(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut open = vec![self.dir.path().to_owned()];
+        while let Some(dir) = open.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    open.push(path.clone());
+                }
+                found.push(path);
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Copies an embedded model's files to `models/<name>/`.
+    fn copy_model(&self, from: &str, name: &str) -> PathBuf {
+        let to = self.path("models").join(name);
+        fs::create_dir_all(&to).unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../assets/tiny")
+            .join(from);
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+        to
+    }
+
+    /// Writes a model of hashed weights to `models/<name>/`.
+    fn hashed_model(&self, name: &str, config: &serde_json::Value, shapes: &Shapes) {
+        let dir = self.path("models").join(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("config.json"), config.to_string()).unwrap();
+        let weights: HashMap<String, Tensor> = hash_weights(shapes, 7).into_iter().collect();
+        candle_core::safetensors::save(&weights, dir.join("model.safetensors")).unwrap();
+    }
+
+    /// Exit code 2, one line on standard error that holds every text, nothing on standard output, nothing left.
+    fn refuses(&self, args: &[&str], texts: &[&str]) {
+        let before = self.tree();
+        let output = self.run(args);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
+        assert_eq!(out, "", "{args:?}");
+        for text in texts {
+            assert!(err.contains(text), "{args:?}: {text:?} is not in {err}");
+        }
+        assert!(err.starts_with("error: "), "{args:?}: {err}");
+        assert_eq!(err.matches("error: ").count(), 1, "{args:?}: {err}");
+        assert_eq!(self.tree(), before, "{args:?} left something behind");
+    }
+
+    /// As [`Desk::refuses`], and the message is a single line, which clap's own are not.
+    fn refuses_in_a_line(&self, args: &[&str], texts: &[&str]) {
+        self.refuses(args, texts);
+        let err = text(&self.run(args).stderr);
+        assert_eq!(err.trim_end().lines().count(), 1, "{args:?}: {err}");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A short run into `out`, with more arguments.
+fn short<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let args = ["run", "--prompts", "2", "--max-new", "8", "--out", "out"];
+    args.iter().chain(more).copied().collect()
+}
+
+fn edit_json(path: &Path, key: &str, value: impl Into<serde_json::Value>) {
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    json[key] = value.into();
+    fs::write(path, json.to_string()).unwrap();
+}
+
+#[test]
+fn unknown_ids_and_keys_list_what_is_known() {
+    let desk = Desk::new();
+    let target = ["target \"tiny-qwen4\" is unknown; known: ", "tiny-qwen3"];
+    let method = ["method \"eagle9\" is unknown; known: vanilla, draft_model, dflash"];
+    let suite = ["suite \"gsm9k\" is unknown; known: mini-maths, mini-code, mini-chat"];
+    let sampling = ["--sampling", "sampling \"warm\" is unknown; use greedy"];
+    desk.refuses_in_a_line(&short(&["--targets", "tiny-qwen4"]), &target);
+    desk.refuses_in_a_line(&short(&["--methods", "vanilla,eagle9"]), &method);
+    desk.refuses_in_a_line(&short(&["--suites", "gsm9k"]), &suite);
+    desk.refuses_in_a_line(&short(&["--sampling", "warm"]), &sampling);
+    desk.refuses_in_a_line(&["plan", "--targets", "tiny-qwen4"], &target);
+    desk.refuses_in_a_line(&["generate", "--target", "tiny-qwen4", "Hi"], &target);
+    desk.refuses_in_a_line(&["generate", "--method", "eagle9", "Hi"], &method[..1]);
+    desk.refuses_in_a_line(&["generate", "--sampling", "warm", "Hi"], &sampling);
+    desk.refuses(
+        &short(&["--speed", "3"]),
+        &["unexpected argument '--speed'"],
+    );
+    desk.refuses(
+        &short(&["--thinking", "maybe"]),
+        &["[possible values: off, on, both]"],
+    );
+}
+
+#[test]
+fn an_unknown_key_in_a_recipe_or_a_config_is_named() {
+    let desk = Desk::new();
+    fs::write(desk.path("recipe.toml"), "seed = 1\nspeed = 3\n").unwrap();
+    desk.refuses(
+        &["train", "target", "recipe.toml"],
+        &["recipe.toml", "speed"],
+    );
+    let model = desk.copy_model("tiny-qwen3", "tiny-qwen3");
+    edit_json(&model.join("config.json"), "attention_twist", 3);
+    let args = short(&["--checkpoints", "models"]);
+    desk.refuses_in_a_line(&args, &["tiny-qwen3/config.json", "attention_twist"]);
+}
+
+#[test]
+fn zeros_and_values_out_of_range_name_their_flag() {
+    let desk = Desk::new();
+    for (flag, value, want) in [
+        ("--max-new", "0", "--max-new 0: must be at least 1"),
+        ("--samples", "0", "--samples 0: must be at least 1"),
+        ("--prompts", "0", "--prompts 0: must be at least 1"),
+        ("--threads", "0", "--threads 0: must be at least 1"),
+        (
+            "--concurrency",
+            "0",
+            "--concurrency 0: must be between 1 and 64",
+        ),
+        (
+            "--concurrency",
+            "1,65",
+            "--concurrency 65: must be between 1 and 64",
+        ),
+    ] {
+        desk.refuses_in_a_line(&["run", "--out", "out", flag, value], &[want]);
+    }
+    desk.refuses_in_a_line(&["generate", "--max-new", "0", "Hi"], &["--max-new 0"]);
+}
+
+#[test]
+fn weight_files_that_are_missing_or_cut_short_are_named() {
+    let desk = Desk::new();
+    let args = short(&["--checkpoints", "models"]);
+    for name in ["tiny-qwen3", "tiny-qwen3-draft"] {
+        let model = desk.copy_model(name, name);
+        let weights = model.join("model.safetensors");
+        let whole = fs::read(&weights).unwrap();
+        fs::write(&weights, &whole[..whole.len() / 2]).unwrap();
+        let file = format!("{name}/model.safetensors is not a whole safetensors file");
+        desk.refuses_in_a_line(&args, &[&file]);
+        fs::remove_file(&weights).unwrap();
+        let place = format!("{name} holds neither model.safetensors nor");
+        desk.refuses_in_a_line(&args, &[&place]);
+        fs::remove_dir_all(&model).unwrap();
+    }
+    let model = desk.copy_model("tiny-qwen3", "tiny-qwen3");
+    fs::remove_file(model.join("tokenizer.json")).unwrap();
+    desk.refuses_in_a_line(&args, &["cannot read", "tiny-qwen3/tokenizer.json"]);
+}
+
+#[test]
+fn a_config_that_contradicts_the_tensors_names_file_and_tensor() {
+    let desk = Desk::new();
+    let model = desk.copy_model("tiny-qwen3", "tiny-qwen3");
+    edit_json(&model.join("config.json"), "intermediate_size", 32);
+    let args = short(&["--checkpoints", "models"]);
+    let want = [
+        "tiny-qwen3/model.safetensors: tensor ",
+        "mlp",
+        "the config wants [32, ",
+    ];
+    desk.refuses_in_a_line(&args, &want);
+}
+
+#[test]
+fn a_drafter_of_another_target_is_refused() {
+    let args = short(&["--checkpoints", "models"]);
+    let desk = Desk::new();
+    desk.hashed_model(
+        "tiny-qwen3-dflash",
+        &golden::dflash_config(),
+        &golden::dflash_shapes(),
+    );
+    desk.refuses_in_a_line(
+        &args,
+        &["tiny-qwen3-dflash/config.json: hidden_size is 16, target tiny-qwen3 has"],
+    );
+    let desk = Desk::new();
+    desk.hashed_model(
+        "tiny-qwen3-draft",
+        &golden::target_config(),
+        &golden::target_shapes(),
+    );
+    desk.refuses_in_a_line(
+        &args,
+        &["tiny-qwen3-draft/config.json: vocab_size is 40, target tiny-qwen3 has"],
+    );
+}
+
+#[test]
+fn a_prompt_longer_than_the_cache_is_named_with_its_length() {
+    let desk = Desk::new();
+    let args = ["run", "--out", "out", "--max-new", "100000"];
+    let want = [
+        "suite mini-",
+        ": prompt ",
+        " prompt tokens + 100000 new",
+        "target tiny-qwen3 holds ",
+    ];
+    desk.refuses_in_a_line(&args, &want);
+    let long = "What is 1 + 1? ".repeat(2000);
+    let want = [
+        "the prompt needs ",
+        "target tiny-qwen3 holds ",
+        "lower --max-new",
+    ];
+    desk.refuses_in_a_line(&["generate", &long], &want);
+}
+
+#[test]
+fn an_out_that_cannot_be_written_or_holds_a_run_is_refused() {
+    let desk = Desk::new();
+    fs::write(desk.path("file"), "").unwrap();
+    desk.refuses_in_a_line(
+        &["run", "--out", "file/out"],
+        &["--out file/out: file is not a folder"],
+    );
+    desk.refuses_in_a_line(
+        &["run", "--out", "/proc/out"],
+        &["--out /proc/out: cannot be written to"],
+    );
+    fs::create_dir(desk.path("old")).unwrap();
+    fs::write(desk.path("old/records.jsonl"), "").unwrap();
+    let want = ["--out old: holds the records.jsonl of an earlier run; choose another folder"];
+    desk.refuses_in_a_line(&["run", "--out", "old"], &want);
+}
+
+#[test]
+fn a_checkpoint_folder_that_is_absent_or_of_no_use_is_refused() {
+    let desk = Desk::new();
+    let args = short(&["--checkpoints", "models"]);
+    desk.refuses_in_a_line(&args, &["--checkpoints models: is not a folder"]);
+    fs::create_dir(desk.path("models")).unwrap();
+    desk.refuses_in_a_line(
+        &args,
+        &["--checkpoints models: holds no folder named like a target"],
+    );
+    let args = short(&["--targets", "qwen3-8b"]);
+    desk.refuses_in_a_line(
+        &args,
+        &[
+            "target \"qwen3-8b\" needs files",
+            "Qwen/Qwen3-8B",
+            "--checkpoints",
+        ],
+    );
+}
+
+/// Records of a run, by method.
+fn by_method(desk: &Desk) -> BTreeMap<String, Vec<Record>> {
+    let mut out: BTreeMap<String, Vec<Record>> = BTreeMap::new();
+    for record in read_records(&desk.path("out/records.jsonl")).unwrap() {
+        out.entry(record.cell.method.clone())
+            .or_default()
+            .push(record);
+    }
+    out
+}
+
+#[test]
+fn a_short_run_prints_a_table_and_stores_every_answer() {
+    let desk = Desk::new();
+    let output = desk.run(&short(&["--concurrency", "1,2", "--keep-tokens"]));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(
+        out.contains("tiny-qwen3, greedy, thinking off, concurrency 2"),
+        "{out}"
+    );
+    assert!(
+        out.contains("exact 6/6") && !out.contains("DIFFERS"),
+        "{out}"
+    );
+    assert!(
+        out.contains("greedy answers held against vanilla's, all equal"),
+        "{out}"
+    );
+    let records = by_method(&desk);
+    let methods: Vec<&str> = records.keys().map(String::as_str).collect();
+    assert_eq!(methods, ["dflash", "draft_model", "vanilla"]);
+    for records in records.values() {
+        // 3 suites x 2 prompts, once at concurrency 1 and in two passes at concurrency 2.
+        assert_eq!(records.len(), 6 * 3);
+        assert!(
+            records
+                .iter()
+                .all(|r| matches!(&r.outcome, Outcome::Ok(a) if a.tokens.is_some()))
+        );
+    }
+    let info: serde_json::Value =
+        serde_json::from_slice(&fs::read(desk.path("out/run.json")).unwrap()).unwrap();
+    assert_eq!(info["complete"], true);
+    assert_eq!(info["asked"]["max_new"], 8);
+    assert_eq!(desk.tree().len(), 3, "{:?}", desk.tree());
+}
+
+#[test]
+fn a_method_without_a_drafter_is_skipped_and_said_so() {
+    let desk = Desk::new();
+    desk.copy_model("tiny-qwen3", "qwen3-4b");
+    let models = ["--checkpoints", "models", "--targets", "qwen3-4b"];
+    let args = short(&[&models[..], &["--methods", "dflash"]].concat());
+    let output = desk.run(&args);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(err.contains("note: vanilla is measured too"), "{err}");
+    let why = "dflash has no drafter for qwen3-4b: no folder qwen3-4b-dflash/";
+    assert!(
+        out.contains(&format!("[1] dflash on mini-maths: {why}")),
+        "{out}"
+    );
+    let records = by_method(&desk);
+    assert_eq!(records["vanilla"].len(), 6);
+    assert_eq!(records["dflash"].len(), 3, "one record a cell");
+    assert!(
+        records["dflash"]
+            .iter()
+            .all(|r| matches!(r.outcome, Outcome::Skipped { .. }))
+    );
+}
+
+#[test]
+fn a_plan_says_what_would_run_and_writes_nothing() {
+    let desk = Desk::new();
+    let output = desk.run(&["plan", "--methods", "draft_model", "--concurrency", "1,8"]);
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(out.contains("  method  vanilla (no weights)\n"), "{out}");
+    assert!(
+        out.contains("  method  draft_model from embedded tiny-qwen3-draft\n"),
+        "{out}"
+    );
+    assert!(
+        out.contains("setting   greedy, thinking off, concurrency 8\n"),
+        "{out}"
+    );
+    assert!(out.contains("cells     12\n"), "{out}");
+    assert_eq!(desk.tree(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn weights_that_are_not_numbers_fail_their_cells_and_the_exit_code() {
+    let desk = Desk::new();
+    let model = desk.copy_model("tiny-qwen3-draft", "tiny-qwen3-draft");
+    let weights = model.join("model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    // All ones is NaN in bf16, f16 and f32.
+    bytes[8 + len..].fill(0xFF);
+    fs::write(&weights, bytes).unwrap();
+    let output = desk.run(&short(&[
+        "--checkpoints",
+        "models",
+        "--methods",
+        "draft_model",
+    ]));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    assert!(out.contains("- [1]"), "{out}");
+    assert!(out.contains("[1] draft_model on mini-maths: "), "{out}");
+    assert!(
+        err.contains("failed: tiny-qwen3 / draft_model / mini-maths"),
+        "{err}"
+    );
+    let records = by_method(&desk);
+    assert!(
+        records["vanilla"]
+            .iter()
+            .all(|r| matches!(r.outcome, Outcome::Ok(_)))
+    );
+    assert!(
+        records["draft_model"]
+            .iter()
+            .all(|r| matches!(r.outcome, Outcome::Failed { .. }))
+    );
+}
+
+#[test]
+fn generate_shows_rounds_and_paints_accepted_drafts_only_when_asked() {
+    let desk = Desk::new();
+    let args = [
+        "generate",
+        "--method",
+        "draft_model",
+        "--max-new",
+        "24",
+        "What is 3 + 4?",
+    ];
+    let plain = desk.run(&args);
+    let out = text(&plain.stdout);
+    assert_eq!(plain.status.code(), Some(0), "{}", text(&plain.stderr));
+    assert!(out.contains("\ntau ") && out.contains(" tokens/s"), "{out}");
+    assert!(!out.contains('\x1b'), "{out}");
+    let painted = [&args[..], &["--rounds", "--color", "always"]].concat();
+    let out = text(&desk.run(&painted).stdout);
+    assert!(out.contains("round   1  drafted  7  accepted "), "{out}");
+    assert!(out.contains("\x1b[32m"), "{out}");
+    assert_eq!(
+        desk.tree(),
+        Vec::<PathBuf>::new(),
+        "generate writes nothing"
+    );
+}
+
+#[test]
+fn help_and_list_tell_a_newcomer_what_there_is() {
+    let desk = Desk::new();
+    let help = text(&desk.run(&["--help"]).stdout);
+    for word in ["Examples:", "generate", "--checkpoints", "Exit code"] {
+        assert!(help.contains(word), "{word} is not in {help}");
+    }
+    let list = text(&desk.run(&["list"]).stdout);
+    for word in ["tiny-qwen3", "qwen3-8b", "vanilla", "dflash", "mini-chat"] {
+        assert!(list.contains(word), "{word} is not in {list}");
+    }
+}
