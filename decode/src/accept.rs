@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 
 use crate::drafter::{DraftLaw, Proposal};
 use crate::error::{Error, Result};
-use crate::sampling::{Draws, Law, Sampling, law};
+use crate::sampling::{Draws, Law, Sampling, law, normalise};
 use crate::target::TokenId;
 
 /// What survives of a proposal.
@@ -142,7 +142,18 @@ impl<'a> Drafts<'a> {
                 }
             }
         };
-        Ok(Self { proposal, law })
+        let drafts = Self { proposal, law };
+        let impossible = (0..n).find(|i| {
+            let q = drafts.q(*i, proposal.tokens[*i]);
+            !(q.is_finite() && q > 0.0)
+        });
+        match impossible {
+            None => Ok(drafts),
+            // Its acceptance ratio would be infinite, so it would always survive.
+            Some(i) => Err(broken(format!(
+                "draft {i} has no mass in the law it was drawn from"
+            ))),
+        }
     }
 
     /// Drafts that hang from a row, in listed order.
@@ -202,11 +213,8 @@ impl<'a> Drafts<'a> {
                 }
             }
         }
-        let total: f32 = rest.iter().sum();
-        if total > 1e-8 {
-            for (left, r) in p.iter_mut().zip(rest) {
-                *left = r / total;
-            }
+        if normalise(&mut rest) > 1e-8 {
+            p.copy_from_slice(&rest);
         }
     }
 }

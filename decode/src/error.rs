@@ -36,6 +36,15 @@ pub enum Error {
         /// Positions a slot holds.
         capacity: usize,
     },
+    /// Two requests carry one number, so they would share a random stream.
+    #[error("request id {id} is used twice; number requests uniquely")]
+    DuplicateRequest {
+        /// The request.
+        id: RequestId,
+    },
+    /// Sampling at temperature 0.
+    #[error("temperature 0 has no law to draw from; use greedy sampling")]
+    ZeroTemperature,
     /// `slots` is 0.
     #[error("decoding needs at least 1 slot, got 0")]
     NoSlots,

@@ -1,6 +1,6 @@
 //! The one decode loop. Vanilla is a drafter that proposes nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use candle_core::Tensor;
 
@@ -90,7 +90,8 @@ pub struct Settings {
 /// Answers come in the order they end.
 ///
 /// # Errors
-/// [`Error::NoSlots`], [`Error::EmptyPrompt`], [`Error::NothingToDo`] or [`Error::TooLong`] before anything is
+/// [`Error::NoSlots`], [`Error::ZeroTemperature`], [`Error::DuplicateRequest`], [`Error::EmptyPrompt`],
+/// [`Error::NothingToDo`] or [`Error::TooLong`] before anything is
 /// computed; later the errors of target and drafter, or [`Error::Contract`].
 pub fn decode(
     parts: Parts<'_>,
@@ -108,7 +109,9 @@ pub fn decode(
     let mut waiting: VecDeque<Request> = requests.into();
     let mut done = Vec::new();
     loop {
+        batch.retire(&mut done)?;
         batch.admit(&mut waiting)?;
+        // A first token may already end its answer.
         batch.retire(&mut done)?;
         if batch.live.iter().any(Option::is_some) {
             batch.round()?;
@@ -121,6 +124,16 @@ pub fn decode(
 fn check(parts: &Parts<'_>, requests: &[Request], settings: &Settings) -> Result<()> {
     if settings.slots == 0 {
         return Err(Error::NoSlots);
+    }
+    let frozen = Sampling::Sampled {
+        temperature_milli: 0,
+    };
+    if settings.sampling == frozen {
+        return Err(Error::ZeroTemperature);
+    }
+    let mut ids = BTreeSet::new();
+    if let Some(twice) = requests.iter().find(|r| !ids.insert(r.id)) {
+        return Err(Error::DuplicateRequest { id: twice.id });
     }
     let (capacity, round) = (parts.target.capacity(), parts.drafter.max_draft() + 1);
     for Request {
@@ -136,7 +149,7 @@ fn check(parts: &Parts<'_>, requests: &[Request], settings: &Settings) -> Result
         if max_new == 0 {
             return Err(Error::NothingToDo { id });
         }
-        let need = prompt + max_new + round;
+        let need = prompt.saturating_add(max_new).saturating_add(round);
         if need > capacity {
             return Err(Error::TooLong {
                 id,

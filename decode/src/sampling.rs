@@ -10,7 +10,7 @@ use crate::target::TokenId;
 pub enum Sampling {
     /// The largest logit; the lowest id wins a tie.
     Greedy,
-    /// A draw from `softmax(logits / T)`, T in thousandths, at least 1.
+    /// A draw from `softmax(logits / T)`, T in thousandths; [`crate::decode`] refuses 0.
     Sampled {
         /// Temperature times 1000.
         temperature_milli: u32,
@@ -106,9 +106,18 @@ pub(crate) fn law(logits: &[f32], sampling: Sampling) -> Option<Law> {
     };
     let (top, scale) = (*logits.get(best)?, 1000.0 / temperature_milli as f32);
     let mut weights: Vec<f32> = logits.iter().map(|l| ((l - top) * scale).exp()).collect();
-    let total: f32 = weights.iter().sum();
-    for weight in &mut weights {
-        *weight /= total;
-    }
+    normalise(&mut weights);
     Some(Law::Weights(weights))
+}
+
+/// Divides by the sum, which is taken in f64: the tail of a large vocabulary is lost in an f32 sum.
+/// Returns the sum; weights that sum to less than 1e-8 stay as they are.
+pub(crate) fn normalise(weights: &mut [f32]) -> f64 {
+    let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+    if total > 1e-8 {
+        for weight in weights {
+            *weight = (f64::from(*weight) / total) as f32;
+        }
+    }
+    total
 }

@@ -40,7 +40,8 @@ fn cases() -> impl Strategy<Value = (Proposal, Vec<Vec<f32>>, u64)> {
                 let law = match kind {
                     0 => DraftLaw::Point,
                     _ if tokens.is_empty() => DraftLaw::Point,
-                    _ => DraftLaw::Full(tensor(&normalised(&q))),
+                    1 => DraftLaw::Full(tensor(&normalised(&q))),
+                    _ => top_two(&tokens, &q),
                 };
                 (
                     Proposal {
@@ -54,6 +55,23 @@ fn cases() -> impl Strategy<Value = (Proposal, Vec<Vec<f32>>, u64)> {
                 )
             })
     })
+}
+
+/// The draft token and one other, with the masses `q` gives them.
+fn top_two(tokens: &[u32], q: &[Vec<f32>]) -> DraftLaw {
+    let ids: Vec<u32> = tokens
+        .iter()
+        .flat_map(|t| [*t, (t + 3) % VOCAB as u32])
+        .collect();
+    let probs = tokens.iter().zip(q).flat_map(|(t, q)| {
+        let (a, b) = (q[*t as usize] + 0.1, q[(*t as usize + 3) % VOCAB] + 0.1);
+        [a / (a + b), b / (a + b)]
+    });
+    let shape = (tokens.len(), 2);
+    DraftLaw::TopK {
+        ids: Tensor::from_vec(ids, shape, &Device::Cpu).expect("two ids a draft"),
+        probs: Tensor::from_vec(probs.collect(), shape, &Device::Cpu).expect("two masses a draft"),
+    }
 }
 
 fn normalised(q: &[Vec<f32>]) -> Vec<Vec<f32>> {
@@ -161,6 +179,20 @@ fn proposals_that_contradict_themselves_are_refused() {
     });
     let ids = Tensor::new(&[[0u32, 99], [1, 2]], &Device::Cpu).unwrap();
     let probs = Tensor::new(&[[0.5f32, 0.5], [0.5, 0.5]], &Device::Cpu).unwrap();
+    let absent = Tensor::new(&[[1u32, 3], [4, 5]], &Device::Cpu).unwrap();
+    refuse(Proposal {
+        law: DraftLaw::TopK {
+            ids: absent,
+            probs: probs.clone(),
+        },
+        ..two()
+    });
+    let mut without = vec![vec![1.0 / (VOCAB as f32 - 1.0); VOCAB]; 2];
+    without[1][2] = 0.0;
+    refuse(Proposal {
+        law: DraftLaw::Full(tensor(&without)),
+        ..two()
+    });
     refuse(Proposal {
         law: DraftLaw::TopK { ids, probs },
         ..two()

@@ -169,7 +169,7 @@ fn greedy(prompt: &[u32], n: usize) -> Vec<u32> {
 
 #[test]
 fn a_stop_token_ends_the_answer_wherever_it_falls() {
-    // Prompts whose first six tokens differ, so that each place can be made the stop.
+    // Prompts whose first seven tokens differ, so that each place can be made the stop.
     let distinct = |p: &Vec<u32>| {
         let mut t = greedy(p, 7);
         t.sort_unstable();
@@ -316,4 +316,50 @@ fn a_batch_costs_as_many_forwards_as_its_longest_answers() {
         40 + 5,
         "one prefill each, then five rounds of six for all at once"
     );
+}
+
+#[test]
+fn a_slot_that_becomes_free_is_filled_before_the_next_round() {
+    // Two slots, six answers of one prefill token and five rounds of six: three waves of full rounds.
+    let mut target = ToyTarget::new(VOCAB, 2, 256, &[]);
+    let requests = prompts(24, 31).into_iter().take(6).collect();
+    let settings = settings(2, Sampling::Greedy, 0);
+    run_on(
+        &mut target,
+        &mut Oracle::new(5, Wrong::Never, 2),
+        requests,
+        &settings,
+    );
+    assert_eq!(target.n_forwards(), 6 + 3 * 5);
+}
+
+#[test]
+fn requests_that_share_a_number_and_temperature_zero_are_refused() {
+    let refused = |ids: [u64; 2], sampling| {
+        let (target, drafter) = (&mut target(1), &mut NoDraft);
+        let parts = Parts {
+            target,
+            drafter,
+            scheduler: &mut VerifyAll,
+            probe: &mut Silent,
+        };
+        let requests = ids.map(|id| Request {
+            id,
+            prompt: vec![1],
+            max_new: 2,
+        });
+        decode(parts, requests.to_vec(), &settings(1, sampling, 0)).unwrap_err()
+    };
+    let twice = refused([4, 4], Sampling::Greedy);
+    assert!(
+        matches!(twice, Error::DuplicateRequest { id: 4 }),
+        "{twice}"
+    );
+    let frozen = refused(
+        [4, 5],
+        Sampling::Sampled {
+            temperature_milli: 0,
+        },
+    );
+    assert!(matches!(frozen, Error::ZeroTemperature), "{frozen}");
 }
