@@ -8,7 +8,7 @@ use decode::{
     Anchor, Committed, DraftLaw, Drafter, Feed, Keep, Law, LayerId, Proposal, Result, Sampling,
     Slot, Target, TokenId, TokenIo, laws,
 };
-use models::{Decoder, DecoderOptions};
+use models::{Decoder, DecoderConfig, DecoderOptions};
 
 use crate::{Load, Method};
 
@@ -32,13 +32,23 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
+    /// Keys and values the small model holds, for tests that rebuild them.
+    pub fn cache(&self) -> &models::SlotCache {
+        self.model.cache()
+    }
+
     /// Loads the small model and checks that its vocabulary is the target's.
     ///
     /// # Errors
     /// If its files are missing or wrong, or its vocabulary differs.
     pub fn load(load: &Load<'_>) -> crate::Result<Self> {
         let source = load.files(METHOD.id)?;
-        let gamma = load.gamma(load.max_draft.unwrap_or(GAMMA))?;
+        // It drafts one token after another, so only the cache limits how many.
+        let gamma = match load.max_draft {
+            None => GAMMA,
+            Some(_) => load.gamma(load.capacity)?,
+        };
+        load.check_positions(source, DecoderConfig::load(source)?.max_positions)?;
         let options = DecoderOptions {
             slots: load.slots,
             capacity: load.capacity,

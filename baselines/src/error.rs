@@ -43,6 +43,18 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The drafter's positions end before the text may.
+    #[error(
+        "{file}: max_position_embeddings is {max_positions}, prompt, answer and one round need {capacity}; lower --max-new or shorten the prompt"
+    )]
+    TooShort {
+        /// The drafter's config file.
+        file: String,
+        /// Positions it was trained for.
+        max_positions: usize,
+        /// Positions asked for.
+        capacity: usize,
+    },
     /// The number of draft tokens asked for is out of range.
     #[error("max_draft is {got}, this drafter proposes 1 to {most} tokens a round")]
     MaxDraft {

@@ -94,6 +94,18 @@ impl<'a> Load<'a> {
         })
     }
 
+    /// Refuses a cache longer than what the drafter was trained for.
+    fn check_positions(&self, source: &Source, max_positions: usize) -> Result<()> {
+        if self.capacity <= max_positions {
+            return Ok(());
+        }
+        Err(Error::TooShort {
+            file: source.label("config.json"),
+            max_positions,
+            capacity: self.capacity,
+        })
+    }
+
     /// Draft tokens a round, between 1 and `most`.
     fn gamma(&self, most: usize) -> Result<usize> {
         let gamma = self.max_draft.unwrap_or(most);

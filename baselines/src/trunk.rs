@@ -6,10 +6,11 @@
 use candle_core::{D, Device, Tensor};
 use decode::{Anchor, Committed, LayerId, Result, Slot, TokenId, TokenIo};
 use models::{
-    AttentionDims, CacheAt, CacheDims, Fields, Layer, LayerDims, MlpDims, Plan, QkNorm, Rope,
-    RopeConfig, RopeKind, Rows, SlotCache, Source, Weights, full_attention_only,
+    AttentionDims, CacheAt, CacheDims, Fields, Layer, LayerDims, LoadError, MlpDims, Plan, QkNorm,
+    Rope, RopeConfig, RopeKind, Rows, SlotCache, Source, Weights, full_attention_only,
     refuse_other_forward_passes,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{Error, Load, TargetFacts};
@@ -36,12 +37,31 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// Which position a block slot predicts. Tensors of both look alike; only the config tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Alignment {
     /// Slot k predicts its own position: slot 0 holds the anchor and predicts nothing, gamma is one less than the rows.
     InPlace,
     /// Slot k predicts the next position: gamma equals the rows.
     Shifted,
+}
+
+impl Alignment {
+    /// Distance from the anchor to the position that row `row` of a block predicts; `None` if it predicts nothing.
+    pub fn label_offset(self, row: usize) -> Option<usize> {
+        match self {
+            Self::InPlace => (row > 0).then_some(row),
+            Self::Shifted => Some(row + 1),
+        }
+    }
+
+    /// The first row of a block that predicts something.
+    pub fn first_slot(self) -> usize {
+        match self {
+            Self::InPlace => 1,
+            Self::Shifted => 0,
+        }
+    }
 }
 
 /// Shape of a trunk, read from the drafter's config.json.
@@ -152,7 +172,7 @@ impl TrunkConfig {
             format!("mask_token_id {mask} is not below vocab_size {vocab}")
         } else if n_heads % n_kv_heads != 0 || head_dim % 2 != 0 {
             format!(
-                "{n_heads} heads, {n_kv_heads} kv heads and head_dim {head_dim} do not fit each other"
+                "num_key_value_heads {n_kv_heads} must divide num_attention_heads {n_heads}, and head_dim {head_dim} must be even"
             )
         } else if self.gamma() == 0 {
             format!("block_size {} leaves no draft token", self.block_rows)
@@ -203,11 +223,9 @@ impl Block {
             true => Some(fields.size("block_size")?),
             false => None,
         };
-        let Some(mut inner) = fields.object("dflash_config")? else {
-            return Err(Error::Config {
-                file: fields.file().to_owned(),
-                why: "key \"dflash_config\" is missing".into(),
-            });
+        let mut inner = match fields.object("dflash_config")? {
+            Some(inner) => inner,
+            None => return Err(missing(fields, "dflash_config")),
         };
         inner.only("projector_type", &json!("dflash"))?;
         for key in ["causal", "use_swa", "is_causal"] {
@@ -215,11 +233,20 @@ impl Block {
         }
         fields.only("is_causal", &json!(false))?;
         let shifted: Option<bool> = inner.optional("shift_label")?;
+        let nested = match inner.has("block_size") {
+            true => Some(inner.size("block_size")?),
+            false => None,
+        };
+        let rows = match (nested, outer) {
+            (Some(nested), Some(outer)) if nested != outer => {
+                let why = format!("is {nested}, the outer block_size is {outer}");
+                return Err(inner.bad_value("block_size", why).into());
+            }
+            (Some(rows), _) | (None, Some(rows)) => rows,
+            (None, None) => return Err(missing(fields, "block_size")),
+        };
         let block = Self {
-            rows: match (inner.has("block_size"), outer) {
-                (false, Some(rows)) => rows,
-                _ => inner.size("block_size")?,
-            },
+            rows,
             mask: inner.required("mask_token_id")?,
             taps: inner.required("target_layer_ids")?,
             alignment: match shifted {
@@ -241,6 +268,13 @@ impl Block {
             alignment: Alignment::Shifted,
         })
     }
+}
+
+fn missing(fields: &Fields, key: &str) -> Error {
+    Error::Load(LoadError::MissingKey {
+        file: fields.file().to_owned(),
+        key: key.to_owned(),
+    })
 }
 
 /// The trunk with its weights and one cache of context keys and values.
@@ -269,6 +303,7 @@ impl Trunk {
     pub(crate) fn load(load: &Load<'_>, source: &Source) -> crate::Result<Self> {
         let config = TrunkConfig::load(source)?;
         config.check_target(source.label(CONFIG), load.target)?;
+        load.check_positions(source, config.max_positions)?;
         Self::new(config, Weights::open(source)?, load.slots, load.capacity)
     }
 
