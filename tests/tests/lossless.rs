@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use baselines::{DFlash, Load, TargetFacts, TrunkConfig, Vanilla};
+use baselines::{Alignment, DFlash, DraftModel, Load, TargetFacts, TrunkConfig, Vanilla};
 use candle_core::Tensor;
 use decode::{
-    Drafter, Feed, Generation, Keep, Law, Parts, Request, Sampling, Settings, Silent, Slot,
-    StepCost, Target, TokenId, VerifyAll, decode, laws,
+    Anchor, Committed, Drafter, Draws, Feed, Generation, Keep, Law, Parts, Request, Sampling,
+    Settings, Silent, Slot, StepCost, Target, TokenId, VerifyAll, decode, laws,
 };
 use models::{Decoder, DecoderConfig, DecoderOptions, Source, Weights};
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ fn checkpoint(config: &Value, weights: &BTreeMap<String, Tensor>) -> (tempfile::
 }
 
 /// The small model: the golden target's first two layers with other weights.
-fn draft_model(slots: usize, max_draft: usize) -> Box<dyn Drafter> {
+fn loaded_draft_model(slots: usize, max_draft: usize) -> DraftModel {
     let mut config = golden::target_config();
     config["num_hidden_layers"] = json!(2);
     let shapes = golden::target_shapes().into_iter();
@@ -144,15 +144,16 @@ fn draft_model(slots: usize, max_draft: usize) -> Box<dyn Drafter> {
         capacity: 128,
         max_draft: Some(max_draft),
     };
-    baselines::method("draft_model")
-        .unwrap()
-        .load(&load)
-        .unwrap()
+    DraftModel::load(&load).unwrap()
 }
 
-fn dflash(slots: usize, shifted: bool) -> Box<dyn Drafter> {
+fn draft_model(slots: usize, max_draft: usize) -> Box<dyn Drafter> {
+    Box::new(loaded_draft_model(slots, max_draft))
+}
+
+fn dflash(slots: usize, alignment: Alignment) -> Box<dyn Drafter> {
     let mut value = golden::dflash_config();
-    value["dflash_config"]["shift_label"] = shifted.into();
+    value["dflash_config"]["shift_label"] = (alignment == Alignment::Shifted).into();
     let weights = hash_weights(&golden::dflash_shapes(), 2000);
     let (_dir, source) = checkpoint(&value, &weights);
     let config = TrunkConfig::load(&source).unwrap();
@@ -164,8 +165,8 @@ fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
         ("vanilla", Box::new(Vanilla)),
         ("draft model, 1", draft_model(slots, 1)),
         ("draft model, 5", draft_model(slots, 5)),
-        ("dflash, in place", dflash(slots, false)),
-        ("dflash, shifted", dflash(slots, true)),
+        ("dflash, in place", dflash(slots, Alignment::InPlace)),
+        ("dflash, shifted", dflash(slots, Alignment::Shifted)),
     ]
 }
 
@@ -285,8 +286,14 @@ fn sampled_text_does_not_depend_on_the_batch() {
     }
 }
 
-/// Probability of every pair of tokens after a prompt, from plain forwards of the target.
-fn exact_pairs(prompt: &[TokenId]) -> Vec<f64> {
+/// Tokens looked at: the prefill token and two of the loop's.
+const N_SEEN: u32 = 3;
+const PEAKED: Sampling = Sampling::Sampled {
+    temperature_milli: 400,
+};
+
+/// Probability of every run of [`N_SEEN`] tokens after a prompt, from plain forwards of the target.
+fn exact_runs(prompt: &[TokenId]) -> Vec<f64> {
     let mut target = golden::target(1);
     let mut next = |tokens: &[TokenId]| {
         let feed = Feed {
@@ -297,46 +304,52 @@ fn exact_pairs(prompt: &[TokenId]) -> Vec<f64> {
         };
         let logits = target.forward(&[feed], &[]).unwrap().logits;
         target.keep(Slot(0), 0, &[]).unwrap();
-        match laws(&logits, SAMPLED).unwrap().remove(0) {
+        match laws(&logits, PEAKED).unwrap().remove(0) {
             Law::Weights(weights) => weights,
             Law::Point(_) => panic!("a sampled law has weights"),
         }
     };
-    let first = next(prompt);
-    let pairs = (0..V as TokenId).flat_map(|a| {
-        let second = next(&[prompt, &[a]].concat());
-        let p = f64::from(first[a as usize]);
-        second
-            .into_iter()
-            .map(move |q| p * f64::from(q))
+    let mut runs = vec![(prompt.to_vec(), 1.0)];
+    for _ in 0..N_SEEN {
+        let longer = runs.iter().flat_map(|(tokens, p)| {
+            let law = next(tokens).into_iter().enumerate();
+            law.map(|(t, q)| {
+                (
+                    [tokens.as_slice(), &[t as TokenId]].concat(),
+                    p * f64::from(q),
+                )
+            })
             .collect::<Vec<_>>()
-    });
-    pairs.collect()
+        });
+        runs = longer.collect();
+    }
+    runs.into_iter().map(|(_, p)| p).collect()
 }
 
 #[test]
 fn every_method_samples_the_targets_law() {
     const N: u64 = 20_000;
     let prompt = vec![3, 17, 5];
-    let exact = exact_pairs(&prompt);
+    let exact = exact_runs(&prompt);
     for (name, mut drafter) in drafters(32) {
-        // Four tokens, so that both tokens looked at are the loop's, not prefill's alone.
         let requests = (0..N)
             .map(|id| Request {
                 id,
                 prompt: prompt.clone(),
-                max_new: 2,
+                max_new: N_SEEN as usize + 2,
             })
             .collect();
         let got = run(
             &mut golden::target(32),
             &mut *drafter,
             requests,
-            &settings(32, SAMPLED),
+            &settings(32, PEAKED),
         );
-        let mut counts = vec![0f64; V * V];
-        got.iter()
-            .for_each(|g| counts[g.tokens[0] as usize * V + g.tokens[1] as usize] += 1.0);
+        let mut counts = vec![0f64; V.pow(N_SEEN)];
+        for generation in &got {
+            let seen = &generation.tokens[..N_SEEN as usize];
+            counts[seen.iter().fold(0, |run, t| run * V + *t as usize)] += 1.0;
+        }
         let (mut chi2, mut cells, mut rare) = (0.0, 0, (0.0, 0.0));
         for (count, p) in counts.iter().zip(&exact) {
             let want = p * N as f64;
@@ -352,4 +365,62 @@ fn every_method_samples_the_targets_law() {
         let p = ChiSquared::new(cells as f64).unwrap().sf(chi2);
         assert!(p > 1e-3, "{name}: p = {p:e}");
     }
+}
+
+#[test]
+fn the_small_models_cache_equals_one_rebuilt_from_scratch() {
+    let (mut target, mut grown) = (golden::target(1), loaded_draft_model(1, 4));
+    let mut text: Vec<TokenId> = vec![3, 17, 5, 9];
+    let mut position = 0;
+    for (kept, anchor) in [(4, 7), (1, 30), (3, 2), (5, 11), (2, 8)] {
+        // Each round keeps the anchor and some drafts, all four in the fourth.
+        let fed: Vec<TokenId> = text[position..position + kept].to_vec();
+        let row = Committed {
+            slot: Slot(0),
+            position,
+            fed: &fed,
+            next_anchor: anchor,
+            taps: Vec::new(),
+        };
+        match position {
+            0 => grown.start(row).unwrap(),
+            _ => grown.commit(vec![row]).unwrap(),
+        }
+        position += kept;
+        let draws = &mut Draws::new(0, 0);
+        let mut rows = [Anchor {
+            slot: Slot(0),
+            token: anchor,
+            position,
+            draws,
+        }];
+        let io: &dyn decode::TokenIo = &target;
+        let drafts = grown
+            .propose(&mut rows, io, Sampling::Greedy)
+            .unwrap()
+            .remove(0);
+        text.truncate(position);
+        text.push(anchor);
+        text.extend(drafts.tokens);
+        // While drafting it holds everything but the last draft.
+        let mut fresh = loaded_draft_model(1, 4);
+        let all = Committed {
+            slot: Slot(0),
+            position: 0,
+            fed: &text[..text.len() - 1],
+            next_anchor: 0,
+            taps: Vec::new(),
+        };
+        fresh.start(all).unwrap();
+        for layer in 0..2 {
+            let (k, v) = grown.cache().rows(layer, Slot(0)).unwrap();
+            let (want_k, want_v) = fresh.cache().rows(layer, Slot(0)).unwrap();
+            assert_eq!(k.dims()[0], position + 4);
+            for (got, want) in [(k, want_k), (v, want_v)] {
+                let off = (got - want).unwrap().abs().unwrap().max_all().unwrap();
+                assert!(off.to_scalar::<f32>().unwrap() <= 1e-5);
+            }
+        }
+    }
+    target.keep(Slot(0), 0, &[]).unwrap();
 }
