@@ -15,6 +15,8 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
+    /// A shelf that looks into `checkpoints` first.
+    ///
     /// # Errors
     /// If `checkpoints` is no folder.
     pub(crate) fn new(checkpoints: Option<&Path>) -> Result<Self> {
@@ -35,6 +37,8 @@ impl Shelf {
         }
     }
 
+    /// Refuses a checkpoint folder that nothing was taken from.
+    ///
     /// # Errors
     /// If a checkpoint folder was given that holds none of the models in use, which is a slip of the pen.
     pub(crate) fn check_used<'a>(

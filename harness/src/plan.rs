@@ -143,6 +143,8 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
     })
 }
 
+/// Refuses a zero.
+///
 /// # Errors
 /// If the flag's value is 0.
 pub(crate) fn at_least_one(flag: &str, value: u32) -> Result<()> {

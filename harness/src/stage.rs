@@ -208,6 +208,8 @@ fn check_fit(what: &str, n_prompt: usize, max_new: usize, round: usize, fit: &Fi
     Ok(())
 }
 
+/// Cache positions that one prompt and its answer ask for.
+///
 /// # Errors
 /// If a prompt, its answer and one round of drafts do not fit into what the target can hold.
 pub(crate) fn check_one(
