@@ -2,6 +2,11 @@
 //!
 //! Needs the binary beside this test: `cargo test --workspace`, or `cargo build` first.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper of a test may panic as the test may"
+)]
+
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
