@@ -160,6 +160,9 @@ impl<'a> Group<'a> {
         if cell.sampling != SamplingKey::Greedy {
             return Equality::Law;
         }
+        if vanilla.trouble.is_some() {
+            return Equality::Unknown;
+        }
         let same = |key, answer: &Answer| {
             vanilla.answers.get(key).is_some_and(|v| {
                 (v.n_tokens, &v.tokens_sha256) == (answer.n_tokens, &answer.tokens_sha256)
@@ -303,6 +306,14 @@ mod tests {
         let equality = stats(&records, "dflash").equality;
         assert_eq!(equality, Equality::Exact { equal: 1, of: 3 });
         assert_eq!(stats(&records, "vanilla").equality, Equality::Reference);
+    }
+
+    #[test]
+    fn nothing_is_said_of_equality_where_vanilla_failed() {
+        let mut failed = record("vanilla", "a", answer(&[]));
+        failed.outcome = Outcome::Failed { why: "nan".into() };
+        let records = [failed, record("dflash", "a", answer(&[(2, 3)]))];
+        assert_eq!(stats(&records, "dflash").equality, Equality::Unknown);
     }
 
     #[test]

@@ -301,9 +301,9 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
     );
     layout.remarks.iter().for_each(|r| say(r));
     say(
-        "Models that fit in the cache make speedups on a CPU small: there a verify pass costs nearly as much",
+        "Models that fit in the processor's cache make speedups small: there the extra rows of a verify pass are",
     );
-    say("  as the single steps it replaces.");
+    say("  paid for in full, and no time is left over from waiting for weights.");
     if !layout.machine.is_empty() {
         say(&format!("machine: {}", layout.machine));
     }

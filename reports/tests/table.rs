@@ -96,7 +96,7 @@ fn suites_are_rows_and_each_method_has_four_columns() {
     assert!(text.contains("repeated 8-grams: vanilla 0.0 %, draft_model 0.0 %, dflash 0.0 %"));
     assert!(text.contains("tau: tokens committed per round"));
     assert!(text.contains("Warm-up is not measured."));
-    assert!(text.contains("Models that fit in the cache make speedups on a CPU small"));
+    assert!(text.contains("Models that fit in the processor's cache make speedups small"));
     assert!(text.ends_with("machine: a test\n"));
 }
 

@@ -108,12 +108,14 @@ impl Renderer {
         let roles = ["user", "assistant"].into_iter().cycle();
         let message = |(role, content): (&str, &String)| context! { role, content };
         let messages: Vec<Value> = roles.zip(turns).map(message).collect();
+        // An absent token is undefined and prints nothing; none would print its name.
+        let token = |token: &Option<String>| token.as_deref().map_or(Value::UNDEFINED, Value::from);
         let text = self.template.render(context! {
             messages,
             add_generation_prompt => true,
             enable_thinking => thinking == Thinking::On,
-            bos_token => self.bos_token.as_deref(),
-            eos_token => self.eos_token.as_deref(),
+            bos_token => token(&self.bos_token),
+            eos_token => token(&self.eos_token),
         })?;
         // The template writes every special token itself.
         let encoding = self
@@ -238,6 +240,16 @@ mod tests {
             .render(&turns(&["a"]), Thinking::Off)
             .unwrap();
         assert_eq!(rendered.text, "<s></s>");
+    }
+
+    #[test]
+    fn a_special_token_that_is_null_prints_nothing() {
+        let config = json!({"chat_template": "[{{ bos_token }}]", "bos_token": null});
+        let rendered = renderer(config)
+            .unwrap()
+            .render(&turns(&["a"]), Thinking::Off)
+            .unwrap();
+        assert_eq!(rendered.text, "[]");
     }
 
     #[test]
