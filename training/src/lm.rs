@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::config::{Experts, Family};
     use crate::ops::cross_entropy;
-    use crate::ops::testing::relative_difference;
+    use crate::ops::testing::{assert_is_alive, difference, relative_difference};
     use crate::optim::Gradients;
     use crate::testing::{SMALL, small};
 
@@ -215,11 +215,7 @@ mod tests {
             let mut gradients = Gradients::default();
             gradients.add(&lm.params, &loss)?;
             for (name, _) in lm.params.iter() {
-                let grad = gradients.of(name).unwrap_or(&[]);
-                assert!(
-                    grad.iter().any(|g| *g != 0.0),
-                    "{family:?}: {name} gets no gradient"
-                );
+                assert_is_alive(gradients.of(name), &format!("{family:?}: {name}"));
             }
         }
         Ok(())
@@ -235,10 +231,7 @@ mod tests {
                 .logits;
             let whole = 0..5;
             let alone = lm.forward(&second, std::slice::from_ref(&whole))?.logits;
-            let apart = (packed.narrow(0, 4, 5)? - alone)?
-                .abs()?
-                .max_all()?
-                .to_scalar::<f32>()?;
+            let apart = difference(&packed.narrow(0, 4, 5)?, &alone)?;
             // Rows are computed one by one; only the blocking of a matmul may differ.
             assert!(apart < 1e-6, "{family:?}: {apart}");
         }

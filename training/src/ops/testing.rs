@@ -13,16 +13,38 @@ pub(crate) fn random(dims: &[usize], seed: u64) -> Result<Tensor> {
     Tensor::from_vec(values, dims, &Device::Cpu)
 }
 
-/// Largest difference over the largest magnitude.
+/// Largest magnitude; NaN if a value is NaN or infinite, so that no bound on it holds.
+fn largest(values: &Tensor) -> Result<f32> {
+    let values: Vec<f32> = values.flatten_all()?.to_vec1()?;
+    // `f32::max` passes over NaN.
+    Ok(match values.iter().all(|x| x.is_finite()) {
+        true => values.iter().fold(0f32, |m, x| m.max(x.abs())),
+        false => f32::NAN,
+    })
+}
+
+/// Largest difference of two tensors of one shape; NaN if a value of either is NaN or infinite.
+pub(crate) fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
+    assert_eq!(a.elem_count(), b.elem_count());
+    largest(&(a.flatten_all()? - b.flatten_all()?)?)
+}
+
+/// The same over the largest magnitude of `b`.
 pub(crate) fn relative_difference(a: &Tensor, b: &Tensor) -> Result<f32> {
-    let a: Vec<f32> = a.flatten_all()?.to_vec1()?;
-    let b: Vec<f32> = b.flatten_all()?.to_vec1()?;
-    assert_eq!(a.len(), b.len());
-    let size = b.iter().fold(1e-12f32, |m, x| m.max(x.abs()));
-    Ok(a.iter()
-        .zip(&b)
-        .fold(0f32, |m, (x, y)| m.max((x - y).abs()))
-        / size)
+    Ok(difference(a, b)? / largest(b)?.max(1e-12))
+}
+
+/// A gradient must be there, finite throughout and not 0 throughout.
+pub(crate) fn assert_is_alive(gradient: Option<&[f32]>, name: &str) {
+    let gradient = gradient.unwrap_or(&[]);
+    assert!(
+        gradient.iter().any(|g| *g != 0.0),
+        "{name} gets no gradient"
+    );
+    assert!(
+        gradient.iter().all(|g| g.is_finite()),
+        "{name} gets a gradient that is not finite"
+    );
 }
 
 /// Forward and the gradient of every input must agree to 1e-5, the rounding of f32 sums of this length.
@@ -53,6 +75,21 @@ pub(crate) fn assert_same_gradients(
             apart < 1e-5,
             "gradient of input {i} is off by {apart}: {fast} for {slow}"
         );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_difference_from_a_value_that_is_not_finite_is_above_any_bound() -> Result<()> {
+    let one = Tensor::new(&[1f32, 2.0], &Device::Cpu)?;
+    let near = Tensor::new(&[1f32, 2.5], &Device::Cpu)?;
+    assert_eq!(relative_difference(&near, &one)?, 0.25);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let bad = Tensor::new(&[1f32, bad], &Device::Cpu)?;
+        for (a, b) in [(&one, &bad), (&bad, &one), (&bad, &bad)] {
+            assert!(difference(a, b)?.is_nan(), "{a} {b}");
+            assert!(relative_difference(a, b)?.is_nan(), "{a} {b}");
+        }
     }
     Ok(())
 }
