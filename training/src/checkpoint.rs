@@ -53,7 +53,8 @@ pub(crate) fn save(
 /// Reads a checkpoint back; `None` if there is none.
 ///
 /// # Errors
-/// [`Error::ForeignCheckpoint`] if another recipe wrote it, [`Error::Weights`] if it does not fit.
+/// [`Error::ForeignCheckpoint`] if another recipe wrote it, [`Error::NoRunState`] or [`Error::Safetensors`] if it is no
+/// checkpoint, [`Error::Weights`] if it does not fit.
 pub(crate) fn load(
     path: &Path,
     params: &Params,
@@ -62,16 +63,13 @@ pub(crate) fn load(
     if !path.exists() {
         return Ok(None);
     }
-    let damaged = |problem: String| Error::Weights {
-        path: path.to_owned(),
-        name: String::new(),
-        problem,
-    };
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
     let (_, header) =
-        safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
+        safetensors::SafeTensors::read_metadata(&bytes).map_err(Error::safetensors(path))?;
     let state = header.metadata().as_ref().and_then(|m| m.get(STATE_KEY));
-    let state = state.ok_or_else(|| damaged("file holds no run state".to_owned()))?;
+    let state = state.ok_or_else(|| Error::NoRunState {
+        path: path.to_owned(),
+    })?;
     let state: RunState = serde_json::from_str(state).map_err(Error::json(path))?;
     if state.fingerprint != fingerprint {
         return Err(Error::ForeignCheckpoint {
@@ -96,4 +94,35 @@ pub(crate) fn load(
         }
     }
     Ok(Some((optimizer, state)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_file_that_is_no_checkpoint_is_an_error_that_names_it() -> Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint.safetensors");
+        let refuse = || {
+            let found = load(&path, &Params::default(), "");
+            found.map(|_| ()).unwrap_err().to_string()
+        };
+        std::fs::write(&path, "cut").unwrap();
+        let cut = refuse();
+        let tensor = Tensor::new(&[1f32], &Device::Cpu)?;
+        save_tensors(
+            &path,
+            &BTreeMap::from([("norm.weight".to_owned(), tensor)]),
+            HashMap::new(),
+        )?;
+        let stateless = refuse();
+        assert!(stateless.contains("holds no run state"), "{stateless}");
+        for message in [cut, stateless] {
+            assert!(message.contains("checkpoint.safetensors"), "{message}");
+            assert!(!message.contains("tensor \"\""), "{message}");
+        }
+        Ok(())
+    }
 }

@@ -69,6 +69,20 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file is not in safetensors format, or tensors could not be put into it.
+    #[error("{path:?}: {source}")]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// The library's reason.
+        source: safetensors::SafeTensorError,
+    },
+    /// A checkpoint lacks the state that a run goes on from.
+    #[error("{path:?} holds no run state; delete it to start the run again")]
+    NoRunState {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// A checkpoint belongs to another recipe.
     #[error("{path:?} was written by another recipe; delete the folder or restore the recipe")]
     ForeignCheckpoint {
@@ -91,6 +105,14 @@ impl Error {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
+    }
+
+    /// Ties an error of the safetensors format to its file.
+    pub(crate) fn safetensors(
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(safetensors::SafeTensorError) -> Self {
+        let path = path.into();
+        move |source| Self::Safetensors { path, source }
     }
 
     /// Ties a JSON error to its file.

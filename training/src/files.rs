@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes beside the file, then renames, so that a kill leaves the old file or the new one.
+/// Writes with ordinary permissions beside the file, then renames, so that a kill leaves the old file or the new one.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     make_parent(path)?;
     let part = part_of(path);
@@ -34,14 +34,10 @@ pub(crate) fn save_tensors(
     tensors: &BTreeMap<String, Tensor>,
     metadata: HashMap<String, String>,
 ) -> Result<()> {
-    make_parent(path)?;
-    let part = part_of(path);
-    safetensors::serialize_to_file(tensors, Some(metadata), &part).map_err(|e| Error::Weights {
-        path: path.to_owned(),
-        name: String::new(),
-        problem: e.to_string(),
-    })?;
-    fs::rename(&part, path).map_err(Error::io(path))
+    // The library's own writer leaves a file that only its owner may read.
+    let bytes =
+        safetensors::serialize(tensors, Some(metadata)).map_err(Error::safetensors(path))?;
+    write_atomically(path, &bytes)
 }
 
 fn make_parent(path: &Path) -> Result<()> {
@@ -55,4 +51,23 @@ fn part_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_weight_file_has_the_permissions_of_any_new_file() -> Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let (weights, plain) = (folder.path().join("weights"), folder.path().join("plain"));
+        save_tensors(&weights, &BTreeMap::new(), HashMap::new())?;
+        fs::write(&plain, "").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&weights), mode(&plain));
+        Ok(())
+    }
 }
