@@ -1,7 +1,8 @@
 //! Anchors, and the blocks of labels and loss weights that belong to them.
 
 use crate::data::Pack;
-use crate::trunk::{Alignment, BlockAt};
+use crate::trunk::BlockAt;
+use baselines::Alignment;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use std::ops::Range;
@@ -76,8 +77,8 @@ impl DraftPack {
 /// Shape of a block and how its slots are weighed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockShape {
-    /// Input slots, the anchor included.
-    pub block_len: usize,
+    /// Input rows, the anchor's included.
+    pub block_rows: usize,
     /// What a slot predicts.
     pub alignment: Alignment,
     /// Id of the mask token.
@@ -100,13 +101,13 @@ pub enum Coverage {
 /// Blocks of one pack, slot by slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocks {
-    /// `[blocks * block_len]`: anchor, then masks.
+    /// `[blocks * block_rows]`: anchor, then masks.
     pub ids: Vec<u32>,
     /// Context and position of each block.
     pub at: Vec<BlockAt>,
-    /// `[blocks * block_len]`: the token each slot should predict; past the end the text's last.
+    /// `[blocks * block_rows]`: the token each slot should predict; past the end the text's last.
     pub labels: Vec<u32>,
-    /// `[blocks * block_len]`: 0 where there is nothing to learn.
+    /// `[blocks * block_rows]`: 0 where there is nothing to learn.
     pub weights: Vec<f32>,
 }
 
@@ -134,9 +135,9 @@ impl Blocks {
         });
         self.ids.push(pack.ids[anchor]);
         self.ids
-            .resize(self.ids.len() + shape.block_len - 1, shape.mask);
+            .resize(self.ids.len() + shape.block_rows - 1, shape.mask);
         let mut is_open = true;
-        for slot in 0..shape.block_len {
+        for slot in 0..shape.block_rows {
             let offset = shape.alignment.label_offset(slot);
             let label = anchor + offset.unwrap_or(0);
             let is_written = offset.is_some() && label < text.end && pack.is_answer[label];
@@ -175,7 +176,7 @@ mod tests {
 
     fn shape(alignment: Alignment, coverage: Coverage) -> BlockShape {
         BlockShape {
-            block_len: 4,
+            block_rows: 4,
             alignment,
             mask: 39,
             decay: None,

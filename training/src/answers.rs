@@ -1,12 +1,13 @@
 //! The target's own answers to training prompts: what a drafter is trained on.
 
+use crate::check::{ABOVE_0, Check};
 use crate::data::{Pack, Text, Texts, is_held_back};
 use crate::error::{Error, Result};
 use crate::params::fnv1a;
 use crate::progress::Progress;
 use crate::tokenizer::TextCodec;
 use baselines::Vanilla;
-use datasets::{CorpusSpec, Domain, Example};
+use datasets::{CorpusSpec, Domain};
 use decode::{Parts, Request, Sampling, Settings, Silent, StepCost, VerifyAll};
 use models::{Decoder, DecoderOptions, Source};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,21 @@ pub struct AnswersConfig {
     pub sampled_temperature_milli: Option<u32>,
     /// Prompts of each domain, of those that nothing is trained on, whose answers measure the drafter.
     pub held_out: usize,
+}
+
+impl AnswersConfig {
+    /// What the `[answers]` table must fulfil.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        vec![
+            ("answers.max_new", self.max_new > 0, ABOVE_0),
+            ("answers.slots", self.slots > 0, ABOVE_0),
+            (
+                "answers.sampled_temperature_milli",
+                self.sampled_temperature_milli != Some(0),
+                "must be above 0; leave it out for the most likely tokens",
+            ),
+        ]
+    }
 }
 
 /// One line of an answers file.
@@ -102,19 +118,15 @@ fn questions(config: &AnswersConfig, codec: &TextCodec) -> Result<Vec<Answer>> {
                 None => continue,
             }
         }
-        asked.push(question(&example, codec, held_back)?);
+        asked.push(Answer {
+            prompt_ids: codec.encode(&example.prompt_text())?,
+            answer_ids: Vec::new(),
+            domain: example.domain,
+            thinking: example.think.is_some(),
+            held_back,
+        });
     }
     Ok(asked)
-}
-
-fn question(example: &Example, codec: &TextCodec, held_back: bool) -> Result<Answer> {
-    Ok(Answer {
-        prompt_ids: codec.encode(&example.prompt_text())?,
-        answer_ids: Vec::new(),
-        domain: example.domain,
-        thinking: example.think.is_some(),
-        held_back,
-    })
 }
 
 /// One name for each (weights, questions), so that answers of another target are never mixed in.

@@ -1,5 +1,6 @@
 //! The shape of a network, spelled as Hugging Face's `config.json` spells it.
 
+use crate::check::{ABOVE_0, Check, is_positive};
 use crate::error::{Error, Result};
 use crate::ops::AttentionShape;
 use serde::{Deserialize, Serialize};
@@ -87,46 +88,60 @@ impl NetConfig {
         }
     }
 
-    /// Checks that the sizes fit each other.
-    ///
-    /// # Errors
-    /// [`Error::RecipeValue`] with the key that does not fit.
-    pub fn check(&self, file: &Path) -> Result<()> {
-        let problem = |key: &'static str, problem: &str| Error::RecipeValue {
-            file: file.to_owned(),
-            key,
-            problem: problem.to_owned(),
-        };
-        if self.num_key_value_heads == 0
-            || !self
-                .num_attention_heads
-                .is_multiple_of(self.num_key_value_heads)
-        {
-            return Err(problem(
+    /// What the `[model]` table must fulfil.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        let heads = self.num_attention_heads;
+        let kv_heads = self.num_key_value_heads;
+        let is_mixture = self.architecture == Family::Qwen3MoeForCausalLM;
+        let mut checks = vec![
+            ("model.vocab_size", self.vocab_size > 0, ABOVE_0),
+            ("model.hidden_size", self.hidden_size > 0, ABOVE_0),
+            (
+                "model.intermediate_size",
+                self.intermediate_size > 0,
+                ABOVE_0,
+            ),
+            (
+                "model.num_hidden_layers",
+                self.num_hidden_layers > 0,
+                ABOVE_0,
+            ),
+            ("model.num_attention_heads", heads > 0, ABOVE_0),
+            (
                 "model.num_key_value_heads",
+                kv_heads > 0 && heads.is_multiple_of(kv_heads),
                 "must divide num_attention_heads",
+            ),
+            (
+                "model.head_dim",
+                self.head_dim > 0 && self.head_dim.is_multiple_of(2),
+                "must be even and above 0",
+            ),
+            (
+                "model.rms_norm_eps",
+                is_positive(self.rms_norm_eps),
+                ABOVE_0,
+            ),
+            ("model.rope_theta", is_positive(self.rope_theta), ABOVE_0),
+            (
+                "model.experts",
+                self.experts.is_some() == is_mixture,
+                "must be there for Qwen3MoeForCausalLM and for no other architecture",
+            ),
+        ];
+        if let Some(experts) = self.experts {
+            checks.push((
+                "model.experts.num_experts_per_tok",
+                (1..=experts.num_experts).contains(&experts.num_experts_per_tok),
+                "must be 1..=num_experts",
+            ));
+            checks.push((
+                "model.experts.moe_intermediate_size",
+                experts.moe_intermediate_size > 0,
+                ABOVE_0,
             ));
         }
-        if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
-            return Err(problem("model.head_dim", "must be even and above 0"));
-        }
-        if self.num_hidden_layers == 0 {
-            return Err(problem("model.num_hidden_layers", "must be above 0"));
-        }
-        let is_mixture = self.architecture == Family::Qwen3MoeForCausalLM;
-        match self.experts {
-            None if is_mixture => Err(problem("model.experts", "is needed by this architecture")),
-            Some(_) if !is_mixture => {
-                Err(problem("model.experts", "is for Qwen3MoeForCausalLM only"))
-            }
-            Some(e) if e.num_experts_per_tok == 0 || e.num_experts_per_tok > e.num_experts => {
-                Err(problem(
-                    "model.experts.num_experts_per_tok",
-                    "must be 1..=num_experts",
-                ))
-            }
-            _ => Ok(()),
-        }
+        checks
     }
 
     /// Reads back what [`Self::to_hugging_face`] wrote.

@@ -1,5 +1,6 @@
 //! From examples to packed batches of token ids.
 
+use crate::check::{ABOVE_0, Check, NOT_BELOW_0, is_not_negative};
 use crate::error::{Error, Result};
 use crate::params::fnv1a;
 use crate::tokenizer::TextCodec;
@@ -24,6 +25,22 @@ pub struct BatchConfig {
     pub prompt_weight: f32,
     /// Reserved texts of each domain that the held-out loss is measured on.
     pub held_out: usize,
+}
+
+impl BatchConfig {
+    /// What the `[batch]` table must fulfil.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        vec![
+            ("batch.micro_tokens", self.micro_tokens > 0, ABOVE_0),
+            ("batch.packs_per_step", self.packs_per_step > 0, ABOVE_0),
+            ("batch.max_text_tokens", self.max_text_tokens > 0, ABOVE_0),
+            (
+                "batch.prompt_weight",
+                is_not_negative(f64::from(self.prompt_weight)),
+                NOT_BELOW_0,
+            ),
+        ]
+    }
 }
 
 /// One tokenized example.

@@ -4,7 +4,7 @@
 
 use crate::anchors::{BlockShape, Blocks, Coverage, DraftPack};
 use crate::answers::{answers, texts};
-use crate::data::{Cursor, Pack, Texts};
+use crate::data::{Cursor, Texts};
 use crate::error::{Error, Result};
 use crate::files::{save_weights, write_json};
 use crate::lm::CausalLm;
@@ -15,7 +15,8 @@ use crate::progress::Progress;
 use crate::recipe::DflashRecipe;
 use crate::run::{Batch, Job, Plan, run};
 use crate::tokenizer::{MASK, TextCodec};
-use crate::trunk::{Alignment, Trunk, TrunkConfig};
+use crate::trunk::{Trunk, TrunkConfig};
+use baselines::Alignment;
 use candle_core::Tensor;
 use datasets::Domain;
 use rand::SeedableRng;
@@ -30,11 +31,11 @@ const HELD_OUT_ANCHORS: usize = 8;
 /// # Errors
 /// If the target, a file or the corpus fails; a checkpoint of another recipe is refused.
 pub fn train_dflash(recipe: &DflashRecipe, progress: &mut dyn Progress) -> Result<()> {
+    let target = CausalLm::load(&recipe.target)?;
+    check_taps(recipe, &target)?;
     let (answers, file) = answers(&recipe.target, &recipe.work, &recipe.answers, progress)?;
     let texts = texts(&answers, recipe.seed)?;
     let codec = TextCodec::load(&recipe.target.join("tokenizer.json"))?;
-    let target = CausalLm::load(&recipe.target)?;
-    check_taps(&recipe.drafter, &target, &recipe.target)?;
     let trunk = Trunk::new(&recipe.drafter, target.config(), recipe.seed)?;
     let copied = trunk.warm_start(&target)?;
     progress.note(&format!(
@@ -45,7 +46,7 @@ pub fn train_dflash(recipe: &DflashRecipe, progress: &mut dyn Progress) -> Resul
         copied.len()
     ));
     let shape = BlockShape {
-        block_len: recipe.drafter.block_size,
+        block_rows: recipe.drafter.block_rows,
         alignment: recipe.drafter.alignment,
         mask: codec.special(MASK)?,
         decay: Some(recipe.batch.decay),
@@ -67,12 +68,13 @@ pub fn train_dflash(recipe: &DflashRecipe, progress: &mut dyn Progress) -> Resul
     run(&plan, &mut job, progress)
 }
 
-fn check_taps(config: &TrunkConfig, target: &CausalLm, folder: &Path) -> Result<()> {
+fn check_taps(recipe: &DflashRecipe, target: &CausalLm) -> Result<()> {
     let depth = target.config().num_hidden_layers;
-    match config.target_layer_ids.iter().find(|id| **id >= depth) {
+    let taps = &recipe.drafter.target_layer_ids;
+    match taps.iter().find(|id| **id >= depth) {
         None => Ok(()),
         Some(id) => Err(Error::RecipeValue {
-            file: folder.to_owned(),
+            file: recipe.file.clone(),
             key: "drafter.target_layer_ids",
             problem: format!("names layer {id}, the target has 0..{depth}"),
         }),
@@ -97,7 +99,7 @@ impl DraftNet {
         }
     }
 
-    /// `[blocks * block_len, V]` logits of all slots.
+    /// `[blocks * block_rows, V]` logits of all slots.
     pub(crate) fn logits(&self, pack: &DraftPack, blocks: &Blocks) -> Result<Tensor> {
         let (_, taps) = self.target.states(&pack.ids, &pack.texts, &self.taps)?;
         let slots = self.target.embed(&blocks.ids)?.detach();
@@ -130,7 +132,7 @@ impl DraftNet {
         serde_json::json!({
             "architectures": ["DFlashDraftModel"],
             "model_type": "qwen3",
-            "block_size": shape.block_len,
+            "block_size": shape.block_rows,
             "dflash_config": {
                 "mask_token_id": shape.mask,
                 "target_layer_ids": self.taps,
@@ -158,12 +160,12 @@ impl DraftNet {
     /// Mean over blocks of 1 + drafts that equal the target's tokens before the first that does not. A block that the
     /// text's end cuts short counts with what is left of it.
     pub(crate) fn acceptance_length(&self, pack: &DraftPack, blocks: &Blocks) -> Result<f64> {
-        let block_len = blocks.ids.len() / blocks.at.len().max(1);
+        let block_rows = blocks.ids.len() / blocks.at.len().max(1);
         let drafts: Vec<u32> = self.logits(pack, blocks)?.argmax(1)?.to_vec1()?;
-        let first = blocks.weights.iter().position(|w| *w > 0.0).unwrap_or(0) % block_len;
+        let first = blocks.weights.iter().position(|w| *w > 0.0).unwrap_or(0) % block_rows;
         let mut committed = blocks.at.len();
-        for start in (0..blocks.ids.len()).step_by(block_len) {
-            let slots = start + first..start + block_len;
+        for start in (0..blocks.ids.len()).step_by(block_rows) {
+            let slots = start + first..start + block_rows;
             let is_kept = |s: &usize| blocks.weights[*s] > 0.0 && drafts[*s] == blocks.labels[*s];
             committed += slots.take_while(is_kept).count();
         }
@@ -179,13 +181,16 @@ struct DflashJob<'a> {
 }
 
 impl DflashJob<'_> {
-    /// The same anchors at every measurement.
-    fn held_out_blocks(&self, pack: &Pack) -> (DraftPack, Blocks) {
-        let pack = DraftPack::of(pack);
-        let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
-        let anchors = pack.draw_anchors(HELD_OUT_ANCHORS, &mut rng);
-        let blocks = Blocks::new(&pack, &anchors, &self.shape);
-        (pack, blocks)
+    /// The same blocks at every measurement. Packs whose answers are all too short for an anchor measure nothing and
+    /// are left out.
+    fn held_out_blocks(&self) -> impl Iterator<Item = (Domain, DraftPack, Blocks)> {
+        self.texts.held_out.iter().filter_map(|(domain, pack)| {
+            let pack = DraftPack::of(pack);
+            let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
+            let anchors = pack.draw_anchors(HELD_OUT_ANCHORS, &mut rng);
+            let blocks = Blocks::new(&pack, &anchors, &self.shape);
+            (!anchors.is_empty()).then_some((*domain, pack, blocks))
+        })
     }
 }
 
@@ -227,18 +232,16 @@ impl Job for DflashJob<'_> {
     }
 
     fn held_out(&self) -> Result<Vec<(Domain, f64)>> {
-        let measure = |(domain, pack): &(Domain, Pack)| {
-            let (pack, blocks) = self.held_out_blocks(pack);
+        let measure = |(domain, pack, blocks): (Domain, DraftPack, Blocks)| {
             let loss = self.net.loss(&pack, &blocks, blocks.weight())?;
-            Ok((*domain, f64::from(loss.to_scalar::<f32>()?)))
+            Ok((domain, f64::from(loss.to_scalar::<f32>()?)))
         };
-        self.texts.held_out.iter().map(measure).collect()
+        self.held_out_blocks().map(measure).collect()
     }
 
     fn export(&self, progress: &mut dyn Progress) -> Result<()> {
         self.net.save(&self.recipe.out, &self.shape)?;
-        for (domain, pack) in &self.texts.held_out {
-            let (pack, blocks) = self.held_out_blocks(pack);
+        for (domain, pack, blocks) in self.held_out_blocks() {
             let tau = self.net.acceptance_length(&pack, &blocks)?;
             progress.note(&format!(
                 "held-out {domain}: acceptance length about {tau:.2}"

@@ -4,6 +4,7 @@
 
 pub mod anchors;
 pub mod answers;
+mod check;
 mod checkpoint;
 pub mod config;
 pub mod data;

@@ -1,5 +1,6 @@
 //! AdamW with a warm-up and cosine schedule.
 
+use crate::check::{ABOVE_0, Check, NOT_BELOW_0, is_not_negative, is_positive};
 use crate::error::Result;
 use crate::params::Params;
 use candle_core::{Device, Tensor};
@@ -27,6 +28,30 @@ pub struct OptimizerConfig {
 }
 
 impl OptimizerConfig {
+    /// What the `[optimizer]` table must fulfil.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        vec![
+            ("optimizer.lr", is_positive(self.lr), ABOVE_0),
+            (
+                "optimizer.final_fraction",
+                (0.0..=1.0).contains(&self.final_fraction),
+                "must be 0 to 1",
+            ),
+            (
+                "optimizer.betas",
+                self.betas.iter().all(|beta| (0.0..1.0).contains(beta)),
+                "must be 0 or above and below 1",
+            ),
+            ("optimizer.eps", is_positive(self.eps), ABOVE_0),
+            (
+                "optimizer.weight_decay",
+                is_not_negative(self.weight_decay),
+                NOT_BELOW_0,
+            ),
+            ("optimizer.clip", is_positive(self.clip), ABOVE_0),
+        ]
+    }
+
     /// Rate of step `step` (from 0) when `progress` (0..=1) of the run is over: linear rise, then a cosine.
     pub fn rate(&self, step: u64, progress: f64) -> f64 {
         let rise = ((step + 1) as f64 / self.warmup_steps.max(1) as f64).min(1.0);

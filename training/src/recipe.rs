@@ -1,6 +1,7 @@
 //! Recipes: one TOML file says everything about a training run.
 
 use crate::answers::AnswersConfig;
+use crate::check::{ABOVE_0, Check, NOT_BELOW_0, first_failure, is_not_negative, is_positive};
 use crate::config::NetConfig;
 use crate::data::BatchConfig;
 use crate::error::{Error, Result};
@@ -25,6 +26,17 @@ pub struct StopConfig {
 }
 
 impl StopConfig {
+    fn checks(&self) -> [Check; 2] {
+        [
+            ("stop.max_steps", self.max_steps > 0, ABOVE_0),
+            (
+                "stop.max_minutes",
+                self.max_minutes.is_none_or(is_positive),
+                ABOVE_0,
+            ),
+        ]
+    }
+
     /// Part of the run that is over, 0 to 1.
     pub fn progress(&self, step: u64, seconds: f64) -> f64 {
         let by_steps = step as f64 / self.max_steps.max(1) as f64;
@@ -41,6 +53,23 @@ pub struct ReportConfig {
     pub checkpoint_minutes: f64,
     /// Steps between two measurements of the held-out loss.
     pub held_out_every_steps: u64,
+}
+
+impl ReportConfig {
+    fn checks(&self) -> [Check; 2] {
+        [
+            (
+                "report.checkpoint_minutes",
+                is_not_negative(self.checkpoint_minutes),
+                NOT_BELOW_0,
+            ),
+            (
+                "report.held_out_every_steps",
+                self.held_out_every_steps > 0,
+                ABOVE_0,
+            ),
+        ]
+    }
 }
 
 /// A recipe of `draftbench train target`.
@@ -82,26 +111,48 @@ impl TargetRecipe {
     /// [`Error::Recipe`] for an unknown or missing key, [`Error::RecipeValue`] for a value that makes no sense.
     pub fn load(file: &Path) -> Result<Self> {
         let recipe: Self = load(file)?;
-        recipe.model.check(file)?;
-        if recipe.batch.packs_per_step == 0 {
-            return Err(Error::RecipeValue {
-                file: file.to_owned(),
-                key: "batch.packs_per_step",
-                problem: "must be above 0".to_owned(),
-            });
-        }
+        let own = [
+            (
+                "model.max_position_embeddings",
+                recipe.model.max_position_embeddings >= recipe.batch.max_text_tokens,
+                "must not be below batch.max_text_tokens",
+            ),
+            (
+                "balance_weight",
+                is_not_negative(recipe.balance_weight),
+                NOT_BELOW_0,
+            ),
+        ];
+        let checks = recipe.model.checks().into_iter().chain(own);
+        let checks = checks
+            .chain(recipe.batch.checks())
+            .chain(recipe.optimizer.checks())
+            .chain(recipe.stop.checks())
+            .chain(recipe.report.checks());
+        first_failure(file, checks)?;
         Ok(recipe)
     }
 
     /// Changes whenever a checkpoint of the old recipe must not be continued under the new one.
     pub fn fingerprint(&self) -> String {
+        // Every key is named, so that a new one is not forgotten.
+        let Self {
+            seed,
+            out: _,
+            work: _,
+            tokenizer,
+            chat_template,
+            balance_weight,
+            model,
+            corpus,
+            batch,
+            optimizer,
+            stop: _,
+            report: _,
+        } = self;
         let parts = (
-            self.seed,
-            &self.tokenizer,
-            &self.model,
-            &self.corpus,
-            &self.batch,
-            &self.optimizer,
+            (seed, tokenizer, chat_template, balance_weight),
+            (model, corpus, batch, optimizer),
         );
         format!("{:016x}", fnv1a(format!("{parts:?}").as_bytes()))
     }
@@ -111,6 +162,9 @@ impl TargetRecipe {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DflashRecipe {
+    /// The file it was read from, for error messages.
+    #[serde(skip)]
+    pub file: PathBuf,
     /// Seed of weights, order and anchors.
     pub seed: u64,
     /// Folder of the trained target.
@@ -147,72 +201,57 @@ pub struct DraftBatchConfig {
     pub decay: f64,
 }
 
+impl DraftBatchConfig {
+    fn checks(&self) -> [Check; 4] {
+        [
+            ("batch.micro_tokens", self.micro_tokens > 0, ABOVE_0),
+            ("batch.packs_per_step", self.packs_per_step > 0, ABOVE_0),
+            ("batch.anchors_per_text", self.anchors_per_text > 0, ABOVE_0),
+            ("batch.decay", is_positive(self.decay), ABOVE_0),
+        ]
+    }
+}
+
 impl DflashRecipe {
     /// Reads and checks a recipe.
     ///
     /// # Errors
     /// [`Error::Recipe`] for an unknown or missing key, [`Error::RecipeValue`] for a value that makes no sense.
     pub fn load(file: &Path) -> Result<Self> {
-        let recipe: Self = load(file)?;
-        let taps = &recipe.drafter.target_layer_ids;
-        let checks = [
-            (
-                taps.is_empty() || !taps.is_sorted_by(|a, b| a < b),
-                "drafter.target_layer_ids",
-                "must rise",
-            ),
-            (
-                recipe.drafter.num_hidden_layers == 0,
-                "drafter.num_hidden_layers",
-                "must be above 0",
-            ),
-            (
-                recipe.drafter.block_size < 2,
-                "drafter.block_size",
-                "must be above 1",
-            ),
-            (
-                recipe.batch.packs_per_step == 0,
-                "batch.packs_per_step",
-                "must be above 0",
-            ),
-            (
-                recipe.batch.anchors_per_text == 0,
-                "batch.anchors_per_text",
-                "must be above 0",
-            ),
-            (recipe.batch.decay <= 0.0, "batch.decay", "must be above 0"),
-            (
-                recipe.answers.slots == 0,
-                "answers.slots",
-                "must be above 0",
-            ),
-            (
-                recipe.answers.max_new == 0,
-                "answers.max_new",
-                "must be above 0",
-            ),
-        ];
-        match checks.into_iter().find(|(is_wrong, _, _)| *is_wrong) {
-            None => Ok(recipe),
-            Some((_, key, problem)) => Err(Error::RecipeValue {
-                file: file.to_owned(),
-                key,
-                problem: problem.to_owned(),
-            }),
-        }
+        let recipe = Self {
+            file: file.to_owned(),
+            ..load(file)?
+        };
+        let checks = recipe.drafter.checks().into_iter();
+        let checks = checks
+            .chain(recipe.answers.checks())
+            .chain(recipe.batch.checks())
+            .chain(recipe.optimizer.checks())
+            .chain(recipe.stop.checks())
+            .chain(recipe.report.checks());
+        first_failure(file, checks)?;
+        Ok(recipe)
     }
 
     /// Changes whenever a checkpoint of the old recipe must not be continued under the new one. `answers` names the
     /// target's answers.
     pub fn fingerprint(&self, answers: &str) -> String {
-        let parts = (
-            self.seed,
-            answers,
-            &self.drafter,
-            &self.batch,
-            &self.optimizer,
-        );
+        // Every key is named, so that a new one is not forgotten. The target's weights and the questions are in the
+        // name of the answers.
+        let Self {
+            file: _,
+            seed,
+            target: _,
+            out: _,
+            work: _,
+            drafter,
+            answers: _,
+            batch,
+            optimizer,
+            stop: _,
+            report: _,
+        } = self;
+        let parts = (seed, answers, drafter, batch, optimizer);
         format!("{:016x}", fnv1a(format!("{parts:?}").as_bytes()))
     }
 }
@@ -227,70 +266,4 @@ pub(crate) fn load<T: DeserializeOwned>(file: &Path) -> Result<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn folder() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes")
-    }
-
-    #[test]
-    fn every_recipe_that_ships_is_valid() {
-        let mut found = 0;
-        for entry in fs::read_dir(folder()).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if name.ends_with("-dflash.toml") {
-                DflashRecipe::load(&path).unwrap();
-                found += 1;
-            } else if name.ends_with(".toml") {
-                TargetRecipe::load(&path).unwrap();
-                found += 1;
-            }
-        }
-        assert!(found >= 7, "{found}");
-    }
-
-    /// Loads the main recipe with one text replaced by another.
-    fn changed(from: &str, to: &str) -> String {
-        let text = fs::read_to_string(folder().join("tiny-qwen3.toml")).unwrap();
-        assert!(text.contains(from), "{from}");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("changed.toml");
-        fs::write(&path, text.replace(from, to)).unwrap();
-        TargetRecipe::load(&path).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_wrong_key_or_value_is_an_error_that_names_file_and_key() {
-        for (from, to, key) in [
-            ("clip = 1.0", "clip = 1.0\nmomentum = 0.9", "momentum"),
-            ("hidden_size = 192\n", "", "hidden_size"),
-            (
-                "num_key_value_heads = 2",
-                "num_key_value_heads = 4",
-                "num_key_value_heads",
-            ),
-            ("head_dim = 32", "head_dim = 33", "head_dim"),
-            ("packs_per_step = 4", "packs_per_step = 0", "packs_per_step"),
-            ("kind = \"gsm8k\"", "kind = \"gsm9k\"", "gsm9k"),
-        ] {
-            let message = changed(from, to);
-            assert!(
-                message.contains("changed.toml") && message.contains(key),
-                "{key}: {message}"
-            );
-        }
-    }
-
-    #[test]
-    fn progress_follows_whichever_limit_is_nearer() {
-        let stop = StopConfig {
-            max_steps: 100,
-            max_minutes: Some(2.0),
-        };
-        assert_eq!(stop.progress(50, 30.0), 0.5);
-        assert_eq!(stop.progress(50, 90.0), 0.75);
-        assert_eq!(stop.progress(1, 500.0), 1.0);
-    }
-}
+mod tests;

@@ -3,44 +3,18 @@
 //!
 //! Source: DFlash (arXiv 2602.06036) and the z-lab and DeepSpec code; tensor names as in their checkpoints.
 
+use crate::check::{ABOVE_0, Check};
 use crate::config::{Family, NetConfig};
 use crate::error::Result;
 use crate::layer::{Layer, Maker, Rows};
 use crate::lm::CausalLm;
 use crate::ops::{KeySpan, RopeTable, Segment, linear, rms_norm};
 use crate::params::{Init, Params};
+use baselines::Alignment;
 use candle_core::{D, DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Which position a block slot predicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Alignment {
-    /// Slot k predicts its own position; slot 0 holds the anchor and is not trained. gamma is `block_len - 1`.
-    InPlace,
-    /// Slot k predicts the position after it. gamma is `block_len`.
-    Shifted,
-}
-
-impl Alignment {
-    /// Distance from an anchor to the label of slot `slot`; `None` if the slot predicts nothing.
-    pub fn label_offset(self, slot: usize) -> Option<usize> {
-        match self {
-            Self::InPlace => (slot > 0).then_some(slot),
-            Self::Shifted => Some(slot + 1),
-        }
-    }
-
-    /// The first slot that predicts something.
-    pub fn first_slot(self) -> usize {
-        match self {
-            Self::InPlace => 1,
-            Self::Shifted => 0,
-        }
-    }
-}
 
 /// Shape of a trunk, as a recipe's `[drafter]` table gives it; widths are the target's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,12 +24,38 @@ pub struct TrunkConfig {
     pub num_hidden_layers: usize,
     /// Width of their feed-forward blocks; the target's, if these are to be copied from it.
     pub intermediate_size: usize,
-    /// Input slots of a block, the anchor included.
-    pub block_size: usize,
+    /// Input rows of a block, the anchor's included; how many of them draft follows from `alignment`.
+    #[serde(rename = "block_size")]
+    pub block_rows: usize,
     /// What a slot predicts.
     pub alignment: Alignment,
     /// Target layers that are read, rising, 0-based.
     pub target_layer_ids: Vec<usize>,
+}
+
+impl TrunkConfig {
+    /// What the `[drafter]` table must fulfil.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        let taps = &self.target_layer_ids;
+        vec![
+            (
+                "drafter.num_hidden_layers",
+                self.num_hidden_layers > 0,
+                ABOVE_0,
+            ),
+            (
+                "drafter.intermediate_size",
+                self.intermediate_size > 0,
+                ABOVE_0,
+            ),
+            ("drafter.block_size", self.block_rows > 1, "must be above 1"),
+            (
+                "drafter.target_layer_ids",
+                !taps.is_empty() && taps.is_sorted_by(|a, b| a < b),
+                "must rise and not be empty",
+            ),
+        ]
+    }
 }
 
 /// A trunk under training.
@@ -115,7 +115,7 @@ impl Trunk {
                 )
             })
             .collect::<Result<_>>()?;
-        let n_positions = net.max_position_embeddings + config.block_size;
+        let n_positions = net.max_position_embeddings + config.block_rows;
         let table = RopeTable::new(net.head_dim, n_positions, net.rope_theta);
         Ok(Self {
             params,
@@ -176,10 +176,10 @@ impl Trunk {
         Ok(copied)
     }
 
-    /// Final normed states `[blocks * block_len, H]` of all blocks at once.
+    /// Final normed states `[blocks * block_rows, H]` of all blocks at once.
     ///
     /// `taps`: one `[C, H]` a tapped layer, rows of all texts end to end; `positions`: where each of them stands;
-    /// `slots`: `[blocks * block_len, H]` embeddings of anchors and masks. A block sees its context rows and itself.
+    /// `slots`: `[blocks * block_rows, H]` embeddings of anchors and masks. A block sees its context rows and itself.
     ///
     /// # Errors
     /// If shapes do not fit.
@@ -192,7 +192,7 @@ impl Trunk {
     ) -> Result<Tensor> {
         let fused = linear(&Tensor::cat(taps, D::Minus1)?.contiguous()?, &self.fc)?;
         let context = rms_norm(&fused, &self.hidden_norm, self.net.rms_norm_eps)?;
-        let rows = block_rows(positions, slots.dim(0)?, blocks);
+        let rows = rows_of_blocks(positions, slots.dim(0)?, blocks);
         let mut x = slots.clone();
         for layer in &self.layers {
             x = layer.forward(&x, Some(&context), &rows, &self.table)?.0;
@@ -202,14 +202,14 @@ impl Trunk {
 }
 
 /// Who sees whom: context rows are keys `0..C`, block rows follow them.
-fn block_rows(context: &[u32], n_slots: usize, blocks: &[BlockAt]) -> Rows {
-    let block_len = n_slots / blocks.len().max(1);
+fn rows_of_blocks(context: &[u32], n_slots: usize, blocks: &[BlockAt]) -> Rows {
+    let block_rows = n_slots / blocks.len().max(1);
     let n_context = context.len();
     let mut positions = Vec::with_capacity(n_slots);
     let mut segments = Vec::with_capacity(blocks.len());
     for (i, block) in blocks.iter().enumerate() {
-        let queries = i * block_len..(i + 1) * block_len;
-        positions.extend((0..block_len).map(|slot| (block.position + slot) as u32));
+        let queries = i * block_rows..(i + 1) * block_rows;
+        positions.extend((0..block_rows).map(|slot| (block.position + slot) as u32));
         segments.push(Segment {
             keys: [
                 block.context.clone(),

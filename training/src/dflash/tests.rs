@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Family, NetConfig};
-use crate::ops::testing::relative_difference;
+use crate::ops::testing::{assert_is_alive, difference, relative_difference};
 use crate::optim::{AdamW, OptimizerConfig};
 use crate::progress::Silent;
 use crate::sample::greedy;
@@ -39,7 +39,7 @@ fn drafter(alignment: Alignment) -> TrunkConfig {
     TrunkConfig {
         num_hidden_layers: 2,
         intermediate_size: 24,
-        block_size: 4,
+        block_rows: 4,
         alignment,
         target_layer_ids: vec![1, 3],
     }
@@ -78,7 +78,7 @@ fn pack() -> DraftPack {
 
 fn shape(alignment: Alignment, decay: Option<f64>) -> BlockShape {
     BlockShape {
-        block_len: 4,
+        block_rows: 4,
         alignment,
         mask: 39,
         decay,
@@ -156,11 +156,8 @@ fn one_pass_over_all_anchors_equals_a_pass_for_each() -> Result<()> {
             let mut short = DraftPack::default();
             short.push(&SEQUENCE[..7], &SEQUENCE[7..=*anchor]);
             let alone = net.logits(&short, &Blocks::new(&short, &[*anchor], &shape))?;
-            let apart = (together.narrow(0, 4 * i, 4)? - alone)?.abs()?.max_all()?;
-            assert!(
-                apart.to_scalar::<f32>()? < 1e-5,
-                "{alignment:?}, anchor {anchor}"
-            );
+            let apart = difference(&together.narrow(0, 4 * i, 4)?, &alone)?;
+            assert!(apart < 1e-5, "{alignment:?}, anchor {anchor}: {apart}");
         }
     }
     Ok(())
@@ -175,11 +172,7 @@ fn every_trained_tensor_receives_a_gradient_and_the_target_none() -> Result<()> 
         let mut gradients = Gradients::default();
         gradients.add(&net.trunk.params, &term)?;
         for (name, _) in net.trunk.params.iter() {
-            let grad = gradients.of(name).unwrap_or(&[]);
-            assert!(
-                grad.iter().any(|g| *g != 0.0),
-                "{alignment:?}: {name} gets no gradient"
-            );
+            assert_is_alive(gradients.of(name), &format!("{alignment:?}: {name}"));
         }
         let term = net.loss(&pack(), &blocks, blocks.weight())?;
         let mut frozen = Gradients::default();
@@ -460,4 +453,50 @@ fn a_resumed_drafter_run_draws_the_same_anchors() -> Result<()> {
     cut.restore();
     train_dflash(&first, &mut Silent)?;
     assert_same_checkpoints(&uncut.work, &first.work)
+}
+
+#[test]
+fn a_held_out_answer_without_an_anchor_is_left_out_of_the_figures() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = tiny_recipe(folder.path())?;
+    let (mut given, file) = answers(&recipe.target, &recipe.work, &recipe.answers, &mut Silent)?;
+    // One held-out text of a lone token, and one with anchors in another domain.
+    let lone = given[0].domain;
+    given.iter_mut().for_each(|answer| answer.held_back = false);
+    given[0].held_back = true;
+    given[0].answer_ids.truncate(1);
+    let other = given
+        .iter_mut()
+        .find(|a| a.domain != lone && a.answer_ids.len() > 1)
+        .expect("the target answers at length");
+    other.held_back = true;
+    let other = other.domain;
+    let lines = given
+        .iter()
+        .map(|a| serde_json::to_string(a).unwrap() + "\n");
+    std::fs::write(&file, lines.collect::<String>()).unwrap();
+
+    train_dflash(&recipe, &mut Silent)?;
+    let log = std::fs::read_to_string(recipe.work.join("log.csv")).unwrap();
+    let (names, last) = (log.lines().next().unwrap(), log.lines().last().unwrap());
+    let of = |domain: Domain| {
+        let name = format!("held_out_{domain}");
+        let column = names.split(',').position(|n| n == name).unwrap();
+        last.split(',').nth(column).unwrap().to_owned()
+    };
+    assert_eq!(of(lone), "");
+    assert!(of(other).parse::<f64>().unwrap().is_finite(), "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_tap_that_the_target_lacks_is_an_error_that_names_recipe_and_key() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = tiny_recipe(folder.path())?;
+    recipe.drafter.target_layer_ids = vec![0, 4];
+    let message = train_dflash(&recipe, &mut Silent).unwrap_err().to_string();
+    for part in ["recipe.toml", "drafter.target_layer_ids", "layer 4"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    Ok(())
 }
