@@ -1,7 +1,7 @@
 //! Anchors, and the blocks of labels and loss weights that belong to them.
 
 use crate::data::Pack;
-use crate::trunk::BlockAt;
+pub use crate::trunk::BlockAt;
 use baselines::Alignment;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -30,7 +30,7 @@ impl DraftPack {
     }
 
     /// The same texts as a target is trained on them: a label of weight above 0 is the target's.
-    pub fn of(pack: &Pack) -> Self {
+    pub(crate) fn of(pack: &Pack) -> Self {
         // A row's weight is that of the id after it; the first id of a text has no row before it.
         let mut is_answer = vec![false; pack.ids.len()];
         let labels = is_answer.iter_mut().skip(1);

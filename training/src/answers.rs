@@ -50,7 +50,7 @@ impl AnswersConfig {
 /// One line of an answers file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// The rendered prompt.
     pub prompt_ids: Vec<u32>,
     /// What the target wrote, a stop token included.
@@ -71,7 +71,7 @@ const CHUNK: usize = 128;
 ///
 /// # Errors
 /// If the target or a file fails.
-pub fn answers(
+pub(crate) fn answers(
     target: &Path,
     work: &Path,
     config: &AnswersConfig,

@@ -45,7 +45,7 @@ impl BatchConfig {
 
 /// One tokenized example.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Text {
+pub(crate) struct Text {
     /// Which domain it counts under.
     pub domain: Domain,
     /// Token ids of the whole chat text.
@@ -56,7 +56,7 @@ pub struct Text {
 
 /// Whole texts laid end to end; each sees itself only.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pack {
+pub(crate) struct Pack {
     /// Ids of all texts.
     pub ids: Vec<u32>,
     /// Rows of each text.
@@ -69,7 +69,7 @@ pub struct Pack {
 
 impl Pack {
     /// Appends a text.
-    pub fn push(&mut self, text: &Text) {
+    pub(crate) fn push(&mut self, text: &Text) {
         let start = self.ids.len();
         self.ids.extend(&text.ids);
         self.texts.push(start..self.ids.len());
@@ -80,13 +80,13 @@ impl Pack {
     }
 
     /// Sum of the rows' weights.
-    pub fn weight(&self) -> f64 {
+    pub(crate) fn weight(&self) -> f64 {
         self.weights.iter().map(|w| f64::from(*w)).sum()
     }
 }
 
 /// Training texts in an order that (seed, epoch) fixes, and the held-out ones.
-pub struct Texts {
+pub(crate) struct Texts {
     train: Vec<Text>,
     /// Never trained on, a pack for each domain.
     pub held_out: Vec<(Domain, Pack)>,
@@ -101,7 +101,7 @@ pub struct Texts {
 
 /// Where in the endless stream of texts the next batch starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     /// Passes over all texts that are complete.
     pub epoch: u64,
     /// Texts of the present pass that are used up.
@@ -111,7 +111,7 @@ pub struct Cursor {
 /// Whether a prompt belongs to the sixteenth of all prompts that no target or drafter is trained on, whatever the
 /// seeds of a recipe, so that held-out figures of all of them can be compared. Prompts that differ in case and white
 /// space only share their fate.
-pub fn is_held_back(user: &str) -> bool {
+pub(crate) fn is_held_back(user: &str) -> bool {
     fnv1a(datasets::same_prompt_key(user).as_bytes()).is_multiple_of(16)
 }
 
@@ -119,7 +119,7 @@ pub fn is_held_back(user: &str) -> bool {
 ///
 /// # Errors
 /// If the tokenizer refuses it.
-pub fn tokenize(example: &Example, codec: &TextCodec, prompt_weight: f32) -> Result<Text> {
+pub(crate) fn tokenize(example: &Example, codec: &TextCodec, prompt_weight: f32) -> Result<Text> {
     let answer_start = example.prompt_text().len();
     let (ids, starts) = codec.encode_with_offsets(&example.full_text())?;
     let weigh = |start: &usize| {
@@ -141,7 +141,7 @@ impl Texts {
     ///
     /// # Errors
     /// [`Error::NoData`] if nothing is left to train on.
-    pub fn new(
+    pub(crate) fn new(
         examples: &[Example],
         codec: &TextCodec,
         config: &BatchConfig,
@@ -187,7 +187,7 @@ impl Texts {
     }
 
     /// Texts that are ready to be trained on; `train` is not empty.
-    pub fn of(train: Vec<Text>, held_out: Vec<(Domain, Pack)>, seed: u64) -> Self {
+    pub(crate) fn of(train: Vec<Text>, held_out: Vec<(Domain, Pack)>, seed: u64) -> Self {
         let mut texts = Self {
             train,
             held_out,
@@ -202,27 +202,22 @@ impl Texts {
     }
 
     /// How many texts are trained on.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.train.len()
     }
 
-    /// Never true: see [`Self::new`].
-    pub fn is_empty(&self) -> bool {
-        self.train.is_empty()
-    }
-
     /// Tokens of one pass over the training texts.
-    pub fn tokens(&self) -> usize {
+    pub(crate) fn tokens(&self) -> usize {
         self.train.iter().map(|t| t.ids.len()).sum()
     }
 
     /// Where the next pack starts.
-    pub fn cursor(&self) -> Cursor {
+    pub(crate) fn cursor(&self) -> Cursor {
         self.cursor
     }
 
     /// Goes on from a stored place.
-    pub fn seek(&mut self, cursor: Cursor) {
+    pub(crate) fn seek(&mut self, cursor: Cursor) {
         self.cursor = cursor;
         self.order = (0..self.train.len() as u32).collect();
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(1 + cursor.epoch));
@@ -230,7 +225,7 @@ impl Texts {
     }
 
     /// The next texts that fit into `max_tokens`; at least one.
-    pub fn next_pack(&mut self, max_tokens: usize) -> Pack {
+    pub(crate) fn next_pack(&mut self, max_tokens: usize) -> Pack {
         let mut pack = Pack::default();
         loop {
             if self.cursor.next == self.train.len() {

@@ -3,30 +3,30 @@
 //! The library prints nothing and knows no command line: a [`Progress`] is told what happens.
 
 pub mod anchors;
-pub mod answers;
+mod answers;
 mod check;
 mod checkpoint;
-pub mod config;
-pub mod data;
+mod config;
+mod data;
 mod dflash;
 mod error;
 mod files;
 mod layer;
-pub mod lm;
+mod lm;
 mod log;
 mod moe;
-pub mod ops;
-pub mod optim;
-pub mod params;
+mod ops;
+mod optim;
+mod params;
 mod progress;
 pub mod recipe;
 mod run;
-pub mod sample;
+mod sample;
 mod target;
 #[cfg(test)]
 mod testing;
-pub mod tokenizer;
-pub mod trunk;
+mod tokenizer;
+mod trunk;
 
 pub use dflash::train_dflash;
 pub use error::{Error, Result};

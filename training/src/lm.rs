@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A target under training: Qwen3, Qwen3-MoE or Llama by its config.
-pub struct CausalLm {
+pub(crate) struct CausalLm {
     /// The trained tensors under Hugging Face names.
     pub params: Params,
     config: NetConfig,
@@ -25,7 +25,7 @@ pub struct CausalLm {
 }
 
 /// What a pass over packed texts returns.
-pub struct LmOutput {
+pub(crate) struct LmOutput {
     /// `[N, V]`.
     pub logits: Tensor,
     /// Mean balance loss of the routed layers; absent without experts.
@@ -37,7 +37,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// If a tensor cannot be made.
-    pub fn new(config: &NetConfig, seed: u64) -> Result<Self> {
+    pub(crate) fn new(config: &NetConfig, seed: u64) -> Result<Self> {
         let mut params = Params::default();
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let std = Init::Normal(0.02);
@@ -77,7 +77,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// If a file is missing or does not fit the config.
-    pub fn load(folder: &Path) -> Result<Self> {
+    pub(crate) fn load(folder: &Path) -> Result<Self> {
         let config = NetConfig::from_hugging_face(&folder.join("config.json"))?;
         let lm = Self::new(&config, 0)?;
         lm.params.load(&folder.join("model.safetensors"))?;
@@ -89,7 +89,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn save(&self, folder: &Path, stop: u32, pad: u32) -> Result<()> {
+    pub(crate) fn save(&self, folder: &Path, stop: u32, pad: u32) -> Result<()> {
         save_weights(&folder.join("model.safetensors"), &self.params)?;
         write_json(
             &folder.join("config.json"),
@@ -98,7 +98,7 @@ impl CausalLm {
     }
 
     /// The sizes it was made with.
-    pub fn config(&self) -> &NetConfig {
+    pub(crate) fn config(&self) -> &NetConfig {
         &self.config
     }
 
@@ -106,7 +106,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// If a range is outside `ids` or longer than the position table.
-    pub fn forward(&self, ids: &[u32], texts: &[Range<usize>]) -> Result<LmOutput> {
+    pub(crate) fn forward(&self, ids: &[u32], texts: &[Range<usize>]) -> Result<LmOutput> {
         let (hidden, _, balance) = self.run(ids, texts, &[])?;
         Ok(LmOutput {
             logits: self.logits(&hidden)?,
@@ -118,7 +118,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// As [`Self::forward`].
-    pub fn states(
+    pub(crate) fn states(
         &self,
         ids: &[u32],
         texts: &[Range<usize>],
@@ -132,7 +132,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// If the width differs.
-    pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+    pub(crate) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(linear(
             hidden,
             self.head.as_ref().unwrap_or(&self.embedding),
@@ -140,7 +140,7 @@ impl CausalLm {
     }
 
     /// The head's matrix `[V, H]`, without gradient.
-    pub fn head_weight(&self) -> Tensor {
+    pub(crate) fn head_weight(&self) -> Tensor {
         self.head.as_ref().unwrap_or(&self.embedding).detach()
     }
 
@@ -148,7 +148,7 @@ impl CausalLm {
     ///
     /// # Errors
     /// If an id is outside the vocabulary.
-    pub fn embed(&self, ids: &[u32]) -> Result<Tensor> {
+    pub(crate) fn embed(&self, ids: &[u32]) -> Result<Tensor> {
         Ok(self
             .embedding
             .index_select(&Tensor::new(ids, &Device::Cpu)?, 0)?)

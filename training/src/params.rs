@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// How a new tensor is filled.
 #[derive(Clone, Copy, Debug)]
-pub enum Init {
+pub(crate) enum Init {
     /// Ones: norm weights.
     One,
     /// Normal with this standard deviation.
@@ -18,7 +18,7 @@ pub enum Init {
 
 /// The trained tensors of a network under their checkpoint names, f32 on the CPU.
 #[derive(Default)]
-pub struct Params {
+pub(crate) struct Params {
     vars: BTreeMap<String, Var>,
 }
 
@@ -27,7 +27,13 @@ impl Params {
     ///
     /// # Errors
     /// If the tensor cannot be made.
-    pub fn add(&mut self, name: &str, dims: &[usize], init: Init, seed: u64) -> Result<Tensor> {
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        init: Init,
+        seed: u64,
+    ) -> Result<Tensor> {
         let count = dims.iter().product();
         let values = match init {
             Init::One => vec![1f32; count],
@@ -40,7 +46,7 @@ impl Params {
     ///
     /// # Errors
     /// If the tensor cannot be copied.
-    pub fn insert(&mut self, name: &str, values: &Tensor) -> Result<Tensor> {
+    pub(crate) fn insert(&mut self, name: &str, values: &Tensor) -> Result<Tensor> {
         let var = Var::from_tensor(&values.to_dtype(DType::F32)?.contiguous()?)?;
         let tensor = var.as_tensor().clone();
         self.vars.insert(name.to_owned(), var);
@@ -48,17 +54,17 @@ impl Params {
     }
 
     /// All tensors in name order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
         self.vars.iter().map(|(name, var)| (name.as_str(), var))
     }
 
     /// The tensor of this name.
-    pub fn get(&self, name: &str) -> Option<&Var> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Var> {
         self.vars.get(name)
     }
 
     /// How many values are trained.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.vars.values().map(|v| v.elem_count()).sum()
     }
 
@@ -66,7 +72,7 @@ impl Params {
     ///
     /// # Errors
     /// [`Error::Weights`] if one is missing or has another shape.
-    pub fn load(&self, path: &Path) -> Result<()> {
+    pub(crate) fn load(&self, path: &Path) -> Result<()> {
         self.fill(&safetensors::load(path, &Device::Cpu)?, path, "")
     }
 
@@ -99,7 +105,7 @@ impl Params {
     ///
     /// # Errors
     /// If a conversion fails.
-    pub fn snapshot(&self, dtype: DType) -> Result<BTreeMap<String, Tensor>> {
+    pub(crate) fn snapshot(&self, dtype: DType) -> Result<BTreeMap<String, Tensor>> {
         self.vars
             .iter()
             .map(|(name, var)| Ok((name.clone(), var.as_tensor().detach().to_dtype(dtype)?)))

@@ -1,13 +1,13 @@
 //! Recipes: one TOML file says everything about a training run.
 
-use crate::answers::AnswersConfig;
+pub use crate::answers::AnswersConfig;
 use crate::check::{ABOVE_0, Check, NOT_BELOW_0, first_failure, is_not_negative, is_positive};
-use crate::config::NetConfig;
-use crate::data::BatchConfig;
+pub use crate::config::{Experts, Family, NetConfig};
+pub use crate::data::BatchConfig;
 use crate::error::{Error, Result};
-use crate::optim::OptimizerConfig;
+pub use crate::optim::OptimizerConfig;
 use crate::params::fnv1a;
-use crate::trunk::TrunkConfig;
+pub use crate::trunk::TrunkConfig;
 use datasets::CorpusSpec;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

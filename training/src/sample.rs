@@ -8,7 +8,12 @@ use crate::lm::CausalLm;
 ///
 /// # Errors
 /// If the model refuses the ids.
-pub fn greedy(lm: &CausalLm, prompt: &[u32], stop: &[u32], max_new: usize) -> Result<Vec<u32>> {
+pub(crate) fn greedy(
+    lm: &CausalLm,
+    prompt: &[u32],
+    stop: &[u32],
+    max_new: usize,
+) -> Result<Vec<u32>> {
     let mut ids = prompt.to_vec();
     while ids.len() < prompt.len() + max_new {
         let whole = 0..ids.len();

@@ -12,13 +12,13 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 /// Ends a text; pads.
-pub const END_OF_TEXT: &str = "<|endoftext|>";
+pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
 /// Opens a turn.
-pub const TURN_START: &str = "<|im_start|>";
+pub(crate) const TURN_START: &str = "<|im_start|>";
 /// Closes a turn; what a target stops at.
-pub const TURN_END: &str = "<|im_end|>";
+pub(crate) const TURN_END: &str = "<|im_end|>";
 /// Stands in a block for a token that is to be drafted.
-pub const MASK: &str = "<|mask|>";
+pub(crate) const MASK: &str = "<|mask|>";
 
 const SPECIALS: [&str; 6] = [
     END_OF_TEXT,
@@ -33,7 +33,7 @@ const SPECIALS: [&str; 6] = [
 const WORDS: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// A tokenizer and where it came from.
-pub struct TextCodec {
+pub(crate) struct TextCodec {
     tokenizer: Tokenizer,
     path: PathBuf,
 }
@@ -43,7 +43,7 @@ impl TextCodec {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if it cannot be read.
-    pub fn load(path: &Path) -> Result<Self> {
+    pub(crate) fn load(path: &Path) -> Result<Self> {
         let tokenizer = Tokenizer::from_file(path).map_err(|e| tokenizer_error(path, &e))?;
         Ok(Self {
             tokenizer,
@@ -56,7 +56,10 @@ impl TextCodec {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the texts give fewer tokens than that.
-    pub fn train(texts: impl Iterator<Item = String> + Send, vocab_size: usize) -> Result<Self> {
+    pub(crate) fn train(
+        texts: impl Iterator<Item = String> + Send,
+        vocab_size: usize,
+    ) -> Result<Self> {
         let path = PathBuf::from("(new)");
         let fail = |e: &dyn std::fmt::Display| Error::Tokenizer {
             path: path.clone(),
@@ -102,7 +105,7 @@ impl TextCodec {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the library refuses the text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.encode_with_offsets(text)?.0)
     }
 
@@ -110,7 +113,7 @@ impl TextCodec {
     ///
     /// # Errors
     /// As [`Self::encode`].
-    pub fn encode_with_offsets(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
+    pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
         let encoding = self
             .tokenizer
             .encode(text, false)
@@ -123,7 +126,7 @@ impl TextCodec {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the library refuses an id.
-    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+    pub(crate) fn decode(&self, ids: &[u32]) -> Result<String> {
         self.tokenizer
             .decode(ids, false)
             .map_err(|e| tokenizer_error(&self.path, &e))
@@ -133,14 +136,14 @@ impl TextCodec {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the vocabulary has no such token.
-    pub fn special(&self, name: &str) -> Result<u32> {
+    pub(crate) fn special(&self, name: &str) -> Result<u32> {
         self.tokenizer
             .token_to_id(name)
             .ok_or_else(|| tokenizer_error(&self.path, &format!("has no token {name:?}")))
     }
 
     /// How many ids there are.
-    pub fn vocab_size(&self) -> usize {
+    pub(crate) fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
@@ -148,7 +151,7 @@ impl TextCodec {
     ///
     /// # Errors
     /// [`Error::Io`] if a file cannot be written.
-    pub fn save(&self, folder: &Path, chat_template: &str) -> Result<()> {
+    pub(crate) fn save(&self, folder: &Path, chat_template: &str) -> Result<()> {
         let text = self
             .tokenizer
             .to_string(true)

@@ -59,7 +59,7 @@ impl TrunkConfig {
 }
 
 /// A trunk under training.
-pub struct Trunk {
+pub(crate) struct Trunk {
     /// The trained tensors under checkpoint names.
     pub params: Params,
     net: NetConfig,
@@ -84,7 +84,7 @@ impl Trunk {
     ///
     /// # Errors
     /// If a tensor cannot be made.
-    pub fn new(config: &TrunkConfig, target: &NetConfig, seed: u64) -> Result<Self> {
+    pub(crate) fn new(config: &TrunkConfig, target: &NetConfig, seed: u64) -> Result<Self> {
         // Qwen3-shaped whatever the target.
         let net = NetConfig {
             architecture: Family::Qwen3ForCausalLM,
@@ -129,7 +129,7 @@ impl Trunk {
     }
 
     /// The shape of its layers.
-    pub fn net(&self) -> &NetConfig {
+    pub(crate) fn net(&self) -> &NetConfig {
         &self.net
     }
 
@@ -139,7 +139,7 @@ impl Trunk {
     ///
     /// # Errors
     /// If a tensor cannot be copied.
-    pub fn warm_start(&self, target: &CausalLm) -> Result<Vec<String>> {
+    pub(crate) fn warm_start(&self, target: &CausalLm) -> Result<Vec<String>> {
         let source = target.params.snapshot(DType::F32)?;
         let depth = target.config().num_hidden_layers;
         let first = depth - self.net.num_hidden_layers.min(depth);
@@ -183,7 +183,7 @@ impl Trunk {
     ///
     /// # Errors
     /// If shapes do not fit.
-    pub fn forward(
+    pub(crate) fn forward(
         &self,
         taps: &[Tensor],
         positions: &[u32],

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// Which of a segment's keys a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeySpan {
+pub(crate) enum KeySpan {
     /// Query `i` of the segment sees the keys up to and with the `i`-th of the last `queries` keys.
     Causal,
     /// Every query sees every key.
@@ -18,7 +18,7 @@ pub enum KeySpan {
 
 /// Query rows that see the same keys.
 #[derive(Clone, Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Rows of `q`.
     pub queries: Range<usize>,
     /// Rows of `k` and `v`, in this order; either range may be empty.
@@ -29,7 +29,7 @@ pub struct Segment {
 
 impl Segment {
     /// A stretch of text in which each token sees itself and what stands before it in the stretch.
-    pub fn text(rows: Range<usize>) -> Self {
+    pub(crate) fn text(rows: Range<usize>) -> Self {
         Self {
             queries: rows.clone(),
             keys: [0..0, rows],
@@ -60,7 +60,7 @@ pub struct AttentionShape {
 ///
 /// # Errors
 /// If a segment reaches outside the tensors or sees no key.
-pub fn attention(
+pub(crate) fn attention(
     [q, k, v]: [&Tensor; 3],
     shape: AttentionShape,
     segments: &Arc<[Segment]>,

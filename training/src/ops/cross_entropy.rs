@@ -13,7 +13,7 @@ use std::sync::Mutex;
 ///
 /// # Errors
 /// If the lengths differ or a label is outside the vocabulary.
-pub fn cross_entropy(logits: &Tensor, labels: &[u32], weights: &[f32]) -> Result<Tensor> {
+pub(crate) fn cross_entropy(logits: &Tensor, labels: &[u32], weights: &[f32]) -> Result<Tensor> {
     logits.apply_op1(CrossEntropy {
         labels: labels.to_vec(),
         weights: weights.to_vec(),

@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 ///
 /// # Errors
 /// If the shapes do not fit.
-pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     x.apply_op2(weight, Linear)
 }
 

@@ -13,12 +13,12 @@ mod rope;
 mod swiglu;
 mod view;
 
-pub use attention::{AttentionShape, KeySpan, Segment, attention};
-pub use cross_entropy::cross_entropy;
-pub use linear::linear;
-pub use rms_norm::rms_norm;
-pub use rope::{RopeTable, rope};
-pub use swiglu::swiglu;
+pub(crate) use attention::{AttentionShape, KeySpan, Segment, attention};
+pub(crate) use cross_entropy::cross_entropy;
+pub(crate) use linear::linear;
+pub(crate) use rms_norm::rms_norm;
+pub(crate) use rope::{RopeTable, rope};
+pub(crate) use swiglu::swiglu;
 
 #[cfg(test)]
 pub(crate) mod testing;

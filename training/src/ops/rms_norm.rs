@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 ///
 /// # Errors
 /// If the last dimension of `x` is not the length of `weight`.
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     x.apply_op2(weight, RmsNorm { eps: eps as f32 })
 }
 

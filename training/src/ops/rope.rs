@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Cosines and sines for every position a model can see.
 #[derive(Debug)]
-pub struct RopeTable {
+pub(crate) struct RopeTable {
     half: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -14,7 +14,7 @@ pub struct RopeTable {
 
 impl RopeTable {
     /// Angles `position * theta^(-2 i / head_dim)` for positions `0..n_positions`.
-    pub fn new(head_dim: usize, n_positions: usize, theta: f64) -> Self {
+    pub(crate) fn new(head_dim: usize, n_positions: usize, theta: f64) -> Self {
         let half = head_dim / 2;
         let mut cos = Vec::with_capacity(n_positions * half);
         let mut sin = Vec::with_capacity(n_positions * half);
@@ -41,7 +41,7 @@ impl RopeTable {
 ///
 /// # Errors
 /// If rows and positions differ in number or a position is outside the table.
-pub fn rope(x: &Tensor, table: &Arc<RopeTable>, positions: &Arc<[u32]>) -> Result<Tensor> {
+pub(crate) fn rope(x: &Tensor, table: &Arc<RopeTable>, positions: &Arc<[u32]>) -> Result<Tensor> {
     x.apply_op1(Rope {
         table: table.clone(),
         positions: positions.clone(),

@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 ///
 /// # Errors
 /// If the shapes differ.
-pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     gate.apply_op2(up, Swiglu)
 }
 
