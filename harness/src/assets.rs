@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use include_dir::{Dir, include_dir};
 use models::Source;
 
@@ -39,6 +39,41 @@ impl Shelf {
 
     /// Refuses a checkpoint folder that nothing was taken from.
     ///
+    /// Notes on entries of the checkpoint folder that no target or drafter is named like.
+    ///
+    /// # Errors
+    /// If the folder cannot be listed.
+    pub(crate) fn strangers(&self) -> Result<Vec<String>> {
+        let Some(dir) = &self.checkpoints else {
+            return Ok(Vec::new());
+        };
+        let is_known = |name: &str| {
+            models::TARGETS.iter().any(|target| {
+                let mut methods = baselines::METHODS.iter().filter_map(|m| m.checkpoint);
+                name == target.id || methods.any(|m| name == format!("{}-{m}", target.id))
+            })
+        };
+        let mut notes = Vec::new();
+        let what = || format!("--checkpoints {}: cannot be listed", dir.display());
+        for entry in std::fs::read_dir(dir).with_context(what)? {
+            let entry = entry.with_context(what)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !is_known(&name) {
+                notes.push(format!(
+                    "--checkpoints {}: {name} is named like no target or drafter and is not used",
+                    dir.display()
+                ));
+            } else if !entry.path().is_dir() {
+                notes.push(format!(
+                    "--checkpoints {}: {name} is no folder and is not used",
+                    dir.display()
+                ));
+            }
+        }
+        notes.sort();
+        Ok(notes)
+    }
+
     /// # Errors
     /// If a checkpoint folder was given that holds none of the models in use, which is a slip of the pen.
     pub(crate) fn check_used<'a>(

@@ -32,6 +32,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     let method = baselines::method(&args.method)?;
     let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
     let target = plan::target_plan(&args.target, &[method], &shelf)?;
+    shelf.check_used(target.sources())?;
     for drafter in &target.drafters {
         if let DrafterPlan::Skipped(_, why) = drafter {
             bail!("{why}");
@@ -52,6 +53,9 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         bail!("method {} was not loaded", method.id);
     };
     stage::check_one(&target, prompt.len(), max_new, drafter.max_draft() + 1)?;
+    plan::mixed(&target)
+        .iter()
+        .for_each(|note| eprintln!("note: {note}"));
 
     let mut show = Show {
         watch: stopwatch(),
@@ -82,6 +86,10 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     let done = decode::decode(parts, vec![request], &settings)?;
     if let Some(err) = show.broken {
         return Err(err);
+    }
+    if !show.held.is_empty() {
+        // The answer was cut inside a character.
+        say(&renderer.decode(&show.held)?)?;
     }
     let times = show.watch.times(0);
     for generation in &done {

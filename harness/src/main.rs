@@ -30,10 +30,22 @@ fn main() -> ExitCode {
         Ok(Verdict::Troubled) => ExitCode::from(1),
         Err(err) if output::is_closed_pipe(&err) => ExitCode::SUCCESS,
         Err(err) => {
-            eprintln!("error: {err:#}");
+            eprintln!("error: {}", chain(&err));
             ExitCode::from(2)
         }
     }
+}
+
+/// An error and its causes, outermost first; a cause that its message already spells out is not said twice.
+pub(crate) fn chain(err: &anyhow::Error) -> String {
+    let mut text = err.to_string();
+    for cause in err.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
 }
 
 fn act(cli: &Cli) -> Ending {
@@ -47,5 +59,19 @@ fn act(cli: &Cli) -> Ending {
             train::run(command)?;
             Ok(Verdict::Fine)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = std::io::Error::other("disk on fire");
+        let inner = Err::<(), _>(cause).context("cannot read a: disk on fire");
+        let err = inner.context("target t").unwrap_err();
+        assert_eq!(super::chain(&err), "target t: cannot read a: disk on fire");
+        assert_eq!(super::chain(&anyhow!("alone")), "alone");
     }
 }

@@ -17,6 +17,11 @@ use crate::machine;
 /// Most sequences decoded at once.
 const MAX_CONCURRENCY: u32 = 64;
 
+/// Most computing threads.
+const MAX_THREADS: u32 = 256;
+/// Most answers to one prompt.
+const MAX_SAMPLES: u32 = 10_000;
+
 /// A run, resolved.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -116,7 +121,23 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
         at_least_one("--prompts", prompts)?;
     }
     at_least_one("--samples", args.samples)?;
+    ensure!(
+        args.samples <= MAX_SAMPLES,
+        "--samples {}: at most {MAX_SAMPLES}",
+        args.samples
+    );
     at_least_one("--max-new", args.max_new)?;
+    let limits = Limits {
+        prompts: args.prompts.map(|n| n as usize),
+        samples: args.samples,
+        max_new: args.max_new as usize,
+        seed: args.seed,
+    };
+    notes.extend(targets.iter().flat_map(mixed));
+    notes.extend(shelf.strangers()?);
+    for suite in &suites {
+        notes.extend(unreached(suite, &settings, limits)?);
+    }
     let run = run_id();
     Ok(Plan {
         out: match &args.out {
@@ -128,12 +149,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
         methods,
         suites,
         settings,
-        limits: Limits {
-            prompts: args.prompts.map(|n| n as usize),
-            samples: args.samples,
-            max_new: args.max_new as usize,
-            seed: args.seed,
-        },
+        limits,
         tokens: if args.keep_tokens {
             Tokens::Kept
         } else {
@@ -161,6 +177,10 @@ pub(crate) fn start_threads(args: &MachineArgs) -> Result<()> {
         return Ok(());
     };
     at_least_one("--threads", threads)?;
+    ensure!(
+        threads <= MAX_THREADS,
+        "--threads {threads}: at most {MAX_THREADS}"
+    );
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads as usize)
         .build_global()
@@ -273,6 +293,35 @@ fn settings(args: &RunArgs) -> Result<Vec<Setting>> {
     Ok(out)
 }
 
+/// Notes on drafters inside the binary that meet a target from a folder, which they may not have been trained for.
+pub(crate) fn mixed(target: &TargetPlan) -> Vec<String> {
+    let from_folder = matches!(target.source, Source::Dir(_));
+    let embedded = target.drafters.iter().filter_map(|drafter| match drafter {
+        DrafterPlan::Ready(method, Some(Source::Embedded { .. })) if from_folder => Some(method.id),
+        _ => None,
+    });
+    let place = target.source.place();
+    let note = |id| format!("the target is {place}, the {id} drafter is the one inside the binary");
+    embedded.map(note).collect()
+}
+
+/// Notes on settings whose concurrency a suite is too short to fill.
+fn unreached(suite: &str, settings: &[Setting], limits: Limits) -> Result<Vec<String>> {
+    let n_prompts = suites::load(suite)?.prompts.len();
+    let n_prompts = limits.prompts.map_or(n_prompts, |n| n.min(n_prompts));
+    let note = |s: &Setting| {
+        let n_answers = n_prompts as u64 * u64::from(limits.samples(*s));
+        let short = n_answers < u64::from(s.concurrency);
+        short.then(|| {
+            format!(
+                "{suite}, {}: {n_answers} answers do not fill concurrency {}, only as many run at once",
+                s.sampling, s.concurrency
+            )
+        })
+    };
+    Ok(settings.iter().filter_map(note).collect())
+}
+
 /// Without repeats, in order.
 fn unique(ids: &[String]) -> Vec<&str> {
     let mut out: Vec<&str> = Vec::new();
@@ -292,7 +341,24 @@ fn run_id() -> String {
 }
 
 impl TargetPlan {
-    fn sources(&self) -> impl Iterator<Item = &Source> {
+    /// Where weights come from, if any come from a folder.
+    pub(crate) fn weights(&self) -> Option<String> {
+        self.sources()
+            .find(|source| matches!(source, Source::Dir(_)))?;
+        let drafters = self.drafters.iter().filter_map(|d| match d {
+            DrafterPlan::Ready(method, Some(source)) => {
+                Some(format!("{} {}", method.id, source.place()))
+            }
+            _ => None,
+        });
+        let all: Vec<String> = std::iter::once(format!("{} {}", self.spec.id, self.source.place()))
+            .chain(drafters)
+            .collect();
+        Some(format!("weights: {}", all.join(", ")))
+    }
+
+    /// Every set of files in use.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
         let drafters = self.drafters.iter().filter_map(|d| match d {
             DrafterPlan::Ready(_, source) => source.as_ref(),
             DrafterPlan::Skipped(..) => None,
@@ -325,7 +391,7 @@ impl Plan {
         let times: u64 = self
             .settings
             .iter()
-            .map(|s| u64::from(self.limits.samples(*s) * passes(s.concurrency)))
+            .map(|s| u64::from(self.limits.samples(*s)) * u64::from(passes(s.concurrency)))
             .sum();
         prompts as u64 * arms as u64 * times
     }
@@ -383,5 +449,54 @@ impl DrafterPlan {
     /// Whether it can run.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self, Self::Ready(..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn plan(typed: &[&str]) -> Result<Plan> {
+        let typed = ["draftbench"].iter().chain(typed);
+        resolve(&Cli::try_parse_from(typed).unwrap().run)
+    }
+
+    #[test]
+    fn a_concurrency_that_a_suite_cannot_fill_is_noted() {
+        let notes = |typed: &[&str]| plan(typed).unwrap().notes;
+        assert_eq!(notes(&["--concurrency", "1,24"]), [""; 0]);
+        let short = notes(&[
+            "--suites",
+            "mini-chat",
+            "--concurrency",
+            "8,32",
+            "--prompts",
+            "10",
+        ]);
+        assert_eq!(short.len(), 1, "{short:?}");
+        assert!(
+            short[0].contains("10 answers") && short[0].contains("concurrency 32"),
+            "{short:?}"
+        );
+        let filled = [
+            "--sampling",
+            "t1000",
+            "--samples",
+            "4",
+            "--concurrency",
+            "32",
+            "--prompts",
+            "8",
+        ];
+        assert_eq!(notes(&filled), [""; 0]);
+    }
+
+    #[test]
+    fn more_samples_than_anyone_needs_are_refused() {
+        let error = plan(&["--samples", "3000000000"]).unwrap_err().to_string();
+        assert!(error.contains("--samples"), "{error}");
     }
 }

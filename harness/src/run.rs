@@ -1,5 +1,7 @@
 //! `draftbench run`: the matrix from plan to table.
 
+use std::io;
+
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use reports::{Cell, Layout, Outcome, Record, SCHEMA};
@@ -33,8 +35,8 @@ pub(crate) fn run(args: &RunArgs) -> Ending {
     let plan = plan::resolve(args)?;
     plan::start_threads(&args.machine)?;
     folder::check(&plan.out)?;
-    plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
     let mut ready = check_targets(&plan)?;
+    plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
 
     let mut info = RunInfo::new(&plan);
     let folder = RunFolder::create(&plan.out, &info)?;
@@ -117,7 +119,7 @@ fn fail_target(
         for suite in &plan.suites {
             for method in &plan.methods {
                 let cell = plan.cell(target.spec.id, suite, *setting, method.id);
-                let why = format!("{err:#}");
+                let why = crate::chain(err);
                 recorder.whole_cell(plan, cell, Outcome::Failed { why })?;
             }
         }
@@ -132,10 +134,7 @@ fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
         methods: plan.methods.iter().map(|m| m.id.to_owned()).collect(),
         suites: plan.suites.iter().map(|s| (*s).to_owned()).collect(),
         machine: info.machine.line(),
-        remarks: vec![
-            "Before each block of cells every method decodes one short batch unmeasured (warm-up)."
-                .into(),
-        ],
+        remarks: remarks(plan),
     };
     let mut text = reports::render(&records, &layout);
     let differences = recorder.ledger.differences();
@@ -149,14 +148,35 @@ fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
         });
     }
     text.push_str(&format!("records: {}\n", plan.out.display()));
-    say(&text)?;
+    // Differences go first: a reader of the table that closes the pipe must not hide them.
     for difference in differences {
         eprintln!("differs: {difference}");
     }
-    if recorder.n_failed > 0 || !differences.is_empty() {
-        return Ok(Verdict::Troubled);
+    let verdict = match recorder.n_failed > 0 || !differences.is_empty() {
+        true => Verdict::Troubled,
+        false => Verdict::Fine,
+    };
+    match say(&text) {
+        Err(err) if err.kind() != io::ErrorKind::BrokenPipe => Err(err.into()),
+        _ => Ok(verdict),
     }
-    Ok(Verdict::Fine)
+}
+
+/// What a reader of the table should know besides its definitions.
+fn remarks(plan: &Plan) -> Vec<String> {
+    let warm_up =
+        "Before each block of cells every method decodes one short batch unmeasured (warm-up).";
+    let mut remarks = vec![warm_up.to_owned()];
+    if plan
+        .settings
+        .iter()
+        .any(|s| engine::passes(s.concurrency) > 1)
+    {
+        let twice = "At concurrency above 1 every batch is answered twice, with the methods in both orders.";
+        remarks.push(twice.to_owned());
+    }
+    remarks.extend(plan.targets.iter().filter_map(TargetPlan::weights));
+    remarks
 }
 
 /// Stores records, compares texts, moves the bar.

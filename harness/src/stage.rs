@@ -11,7 +11,8 @@ use reports::{PromptKey, Thinking};
 use crate::engine::{Arm, Ask};
 use crate::plan::{DrafterPlan, Plan, Setting, TargetPlan};
 
-/// Cache positions set aside for one verify pass before drafters are loaded; more than any drafter proposes.
+/// Cache positions set aside for one verify pass before drafters are loaded; [`load`] refuses a drafter that asks
+/// for more.
 const ROUND_ROOM: usize = 64;
 
 /// A target with its methods and prompts.
@@ -75,6 +76,12 @@ pub(crate) fn prepare(plan: &Plan, target: &TargetPlan) -> Result<Stage> {
 pub(crate) fn load(target: &TargetPlan, room: DecoderOptions) -> Result<(Decoder, Vec<Arm>)> {
     let decoder = Decoder::load(&target.source, room)
         .with_context(|| format!("target {}", target.spec.id))?;
+    ensure!(
+        !decode::Target::stop_tokens(&decoder).is_empty(),
+        "target {}: neither config.json nor generation_config.json of {} names an eos_token_id, so no answer would end",
+        target.spec.id,
+        target.source.place()
+    );
     let config = decoder.config();
     let facts = TargetFacts {
         id: target.spec.id.to_owned(),
@@ -97,6 +104,13 @@ pub(crate) fn load(target: &TargetPlan, room: DecoderOptions) -> Result<(Decoder
         let drafter = method
             .load(&load)
             .with_context(|| format!("method {}", method.id))?;
+        let n_drafts = drafter.max_draft();
+        ensure!(
+            n_drafts < ROUND_ROOM,
+            "method {}: its drafter proposes {n_drafts} tokens a round, at most {} can be verified",
+            method.id,
+            ROUND_ROOM - 1
+        );
         arms.push(Arm {
             method: method.id,
             drafter,
