@@ -5,6 +5,16 @@ use std::path::PathBuf;
 /// Every error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The loss is no number any more; nothing of this step is kept.
+    #[error(
+        "the loss of step {step} is {loss}; the last checkpoint stands, lower optimizer.lr or raise optimizer.warmup_steps in the recipe"
+    )]
+    Diverged {
+        /// The step.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+    },
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{self, RunState};
 use crate::data::Cursor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::optim::{AdamW, Gradients, OptimizerConfig};
 use crate::params::Params;
@@ -103,6 +103,12 @@ fn step(
         .rate(state.step, plan.stop.progress(state.step, state.seconds));
     let mut gradients = Gradients::default();
     let batch = job.batch(&mut gradients)?;
+    if !batch.loss.is_finite() {
+        return Err(Error::Diverged {
+            step: state.step + 1,
+            loss: batch.loss,
+        });
+    }
     optimizer.update(job.params(), &gradients, plan.optimizer, lr)?;
     let seconds = started.elapsed().as_secs_f64();
     state.step += 1;

@@ -299,4 +299,14 @@ mod tests {
         assert!(matches!(error, Error::ForeignCheckpoint { .. }), "{error}");
         Ok(())
     }
+
+    #[test]
+    fn a_loss_that_is_no_number_ends_the_run_and_exports_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut wild = recipe(folder.path(), 8);
+        wild.optimizer.lr = 1e30;
+        let error = train_target(&wild, &mut Silent).unwrap_err();
+        assert!(matches!(error, Error::Diverged { .. }), "{error}");
+        assert!(!wild.out.join("model.safetensors").exists());
+    }
 }
