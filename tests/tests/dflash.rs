@@ -1,4 +1,8 @@
 //! DFlash against golden values of its reference implementation (f32, CPU), and against itself.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper fails its test by panicking, as the test's own body does"
+)]
 
 use std::collections::BTreeMap;
 
@@ -155,7 +159,7 @@ fn the_first_two_blocks_match_the_reference() {
 
     let (_, logits) = block(&mut drafter, &target, 0, 7);
     assert_eq!(logits.dims(), [3, V]);
-    for (i, want) in [0.4631274, -0.3874950, 0.2005098, -0.4699173]
+    for (i, want) in [0.4631274, -0.387495, 0.2005098, -0.4699173]
         .into_iter()
         .enumerate()
     {
