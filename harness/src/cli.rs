@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
     /// Seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Folder for records.jsonl and run.json; must not hold a run yet [default: runs/<time>-<id>]
+    /// Folder for records.jsonl and run.json; must not hold a run yet [default: runs/TIME-ID]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Store the token ids of every answer too, not only their hash
