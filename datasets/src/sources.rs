@@ -1,4 +1,4 @@
-//! Readers that turn raw files of the user's into [`Example`]s. All results are thinking-off.
+//! Readers that turn raw files of the user's into [`Example`](crate::Example)s. All results are thinking-off.
 //!
 //! A malformed row is an error with file and line; nothing is skipped silently except what the
 //! reader's own rule leaves out, and that rule is in its doc line.

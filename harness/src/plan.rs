@@ -319,7 +319,11 @@ fn unreached(suite: &str, settings: &[Setting], limits: Limits) -> Result<Vec<St
             )
         })
     };
-    Ok(settings.iter().filter_map(note).collect())
+    // Settings that differ in thinking alone give the same note.
+    let mut notes: Vec<String> = settings.iter().filter_map(note).collect();
+    notes.sort();
+    notes.dedup();
+    Ok(notes)
 }
 
 /// Without repeats, in order.
