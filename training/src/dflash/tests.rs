@@ -131,6 +131,46 @@ fn a_block_gives_the_reference_states() -> Result<()> {
     Ok(())
 }
 
+/// States of the block that follows the prompt and one committed 0, with context and block shifted and other taps.
+fn second_block(shift: [i64; 2], tap_ids: [usize; 2]) -> Result<Tensor> {
+    let net = net(Alignment::InPlace)?;
+    let mut text = DraftPack::default();
+    text.push(&SEQUENCE[..7], &[0, 0]);
+    let mut blocks = Blocks::new(&text, &[8], &shape(Alignment::InPlace, None));
+    let (_, taps) = net.target.states(&text.ids, &text.texts, &tap_ids)?;
+    let slots = net.target.embed(&blocks.ids)?;
+    let moved = |position: i64, by: i64| (position + by) as u32;
+    let positions = text.positions();
+    let positions: Vec<u32> = positions
+        .iter()
+        .map(|p| moved(i64::from(*p), shift[0]))
+        .collect();
+    blocks.at[0].position = moved(8, shift[1]) as usize;
+    net.trunk.forward(&taps, &positions, &slots, &blocks.at)
+}
+
+#[test]
+fn a_wrong_position_or_tap_changes_a_block_as_much_as_the_references() -> Result<()> {
+    let right = second_block([0, 0], [1, 3])?;
+    let sum = right.sum_all()?.to_scalar::<f32>()?;
+    assert!((sum + 14.155338).abs() < 1e-3, "{sum}");
+    let change = |shift, taps| -> Result<f32> {
+        let off = (&right - second_block(shift, taps)?)?.abs()?.max_all()?;
+        Ok(off.to_scalar::<f32>()?)
+    };
+    // Only distances matter: the reference moves by 6e-7, rounding alone.
+    let together = change([1, 1], [1, 3])?;
+    assert!(together < 1e-5, "{together}");
+    // The reference's changes are known to three digits.
+    for (what, got, want) in [
+        ("block early", change([0, -1], [1, 3])?, 0.392),
+        ("taps of the layer before", change([0, 0], [0, 2])?, 1.479),
+    ] {
+        assert!((got - want).abs() < 1e-3, "{what}: {got} for {want}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_loss_is_the_references_with_and_without_decay() -> Result<()> {
     let net = net(Alignment::InPlace)?;
