@@ -3,28 +3,42 @@
 
 const RESAMPLES: usize = 2000;
 
-/// Percentile bootstrap interval, 95 %, of `sum(num) / sum(den)` over clusters `(num, den)`. The same clusters
-/// give the same interval. `None` with fewer than 2 clusters.
-pub(crate) fn ratio_interval(clusters: &[(u64, u64)]) -> Option<(f64, f64)> {
+/// Percentile bootstrap interval, 95 %, of a statistic over clusters: as many are drawn with replacement as there
+/// are. The same clusters give the same interval. `None` with fewer than 2 clusters, or if the statistic never exists.
+pub(crate) fn interval<T: Copy>(
+    clusters: &[T],
+    statistic: impl Fn(&[T]) -> Option<f64>,
+) -> Option<(f64, f64)> {
     if clusters.len() < 2 {
         return None;
     }
     let mut state = 0x5EED_u64;
-    let mut ratios: Vec<f64> = (0..RESAMPLES)
+    let mut drawn = Vec::with_capacity(clusters.len());
+    let mut values: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
-            let (mut num, mut den) = (0, 0);
-            for _ in clusters {
-                let (n, d) = clusters[below(&mut state, clusters.len())];
-                num += n;
-                den += d;
-            }
-            (den > 0).then(|| num as f64 / den as f64)
+            drawn.clear();
+            drawn.extend(
+                clusters
+                    .iter()
+                    .map(|_| clusters[below(&mut state, clusters.len())]),
+            );
+            statistic(&drawn)
         })
         .collect();
-    ratios.sort_by(f64::total_cmp);
-    let last = ratios.len().checked_sub(1)?;
-    let at = |share: f64| ratios[(share * last as f64).round() as usize];
+    values.sort_by(f64::total_cmp);
+    let last = values.len().checked_sub(1)?;
+    let at = |share: f64| values[(share * last as f64).round() as usize];
     Some((at(0.025), at(0.975)))
+}
+
+/// [`interval`] of `sum(num) / sum(den)` over clusters `(num, den)`.
+pub(crate) fn ratio_interval(clusters: &[(u64, u64)]) -> Option<(f64, f64)> {
+    interval(clusters, |drawn| {
+        let (num, den) = drawn
+            .iter()
+            .fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1));
+        (den > 0).then(|| num as f64 / den as f64)
+    })
 }
 
 /// An index below `n`: splitmix64, the high bits scaled.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use crate::SamplingKey;
-use crate::bootstrap::ratio_interval;
+use crate::bootstrap::{interval, ratio_interval};
 use crate::record::{Answer, Cell, Outcome, PromptKey, Record};
 
 /// Everything a table says about one cell. A number that cannot be computed is `None`, never 0.
@@ -20,6 +20,9 @@ pub struct CellStats {
     pub tokens_per_sec: Option<f64>,
     /// Vanilla's decode time a token / this method's, each pooled over the answers that both have.
     pub speedup: Option<f64>,
+    /// 95 % interval of `speedup` over prompts, resampled as for `tau_interval`; what the machine does between two
+    /// runs is not in it.
+    pub speedup_interval: Option<(f64, f64)>,
     /// Drafts accepted / drafts verified.
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer / all 8-grams.
@@ -118,6 +121,7 @@ impl<'a> Group<'a> {
             tau_macro: (!taus.is_empty()).then(|| taus.iter().sum::<f64>() / taus.len() as f64),
             tokens_per_sec: sums.ns_per_token().map(|ns| 1e9 / ns),
             speedup: self.speedup(vanilla),
+            speedup_interval: self.speedup_interval(cell, vanilla),
             accepted_share: ratio(sums.accepted, sums.verified),
             repeated_share: ratio(sums.repeated, sums.grams),
             equality: self.equality(cell, vanilla),
@@ -137,17 +141,30 @@ impl<'a> Group<'a> {
     }
 
     fn speedup(&self, vanilla: &Group<'_>) -> Option<f64> {
-        if vanilla.trouble.is_some() {
-            return None;
+        speedup(&self.paired(vanilla))
+    }
+
+    /// `None` for vanilla, whose speedup is 1 by definition.
+    fn speedup_interval(&self, cell: &Cell, vanilla: &Group<'_>) -> Option<(f64, f64)> {
+        match cell.method.as_str() {
+            "vanilla" => None,
+            _ => interval(&self.paired(vanilla), speedup),
         }
-        let (mut mine, mut theirs) = (Sums::default(), Sums::default());
-        for (key, answer) in &self.answers {
-            if let Some(other) = vanilla.answers.get(key) {
-                mine.add(answer);
-                theirs.add(other);
+    }
+
+    /// For each prompt that both have answered, this method's sums and vanilla's; none if vanilla has trouble.
+    fn paired(&self, vanilla: &Group<'_>) -> Vec<(Sums, Sums)> {
+        let mut prompts: BTreeMap<&str, (Sums, Sums)> = BTreeMap::new();
+        if vanilla.trouble.is_none() {
+            for (key, answer) in &self.answers {
+                if let Some(other) = vanilla.answers.get(key) {
+                    let (mine, theirs) = prompts.entry(key.0).or_default();
+                    mine.add(answer);
+                    theirs.add(other);
+                }
             }
         }
-        Some(theirs.ns_per_token()? / mine.ns_per_token()?)
+        prompts.into_values().collect()
     }
 
     fn equality(&self, cell: &Cell, vanilla: &Group<'_>) -> Equality {
@@ -209,6 +226,18 @@ impl Sums {
     fn ns_per_token(&self) -> Option<f64> {
         ratio(self.decode_ns, self.committed).filter(|ns| *ns > 0.0)
     }
+}
+
+/// Vanilla's time a token over the method's, pooled over prompts `(method's, vanilla's)`.
+fn speedup(prompts: &[(Sums, Sums)]) -> Option<f64> {
+    let pool = |pick: fn(&(Sums, Sums)) -> Sums| {
+        let (ns, tokens) = prompts
+            .iter()
+            .map(pick)
+            .fold((0, 0), |sum, s| (sum.0 + s.decode_ns, sum.1 + s.committed));
+        ratio(ns, tokens).filter(|ns| *ns > 0.0)
+    };
+    Some(pool(|p| p.1)? / pool(|p| p.0)?)
 }
 
 impl<'a> FromIterator<&'a Answer> for Sums {
@@ -290,6 +319,20 @@ mod tests {
         assert_eq!(stats(&records, "dflash").speedup, Some(3.0));
         assert_eq!(stats(&records, "vanilla").speedup, Some(1.0));
         assert_eq!(stats(&records[2..], "dflash").speedup, None);
+    }
+
+    #[test]
+    fn the_speedup_interval_spans_the_prompts_and_vanilla_has_none() {
+        let mut records = Vec::new();
+        for (prompt, ns) in [("a", 300), ("b", 450), ("c", 300), ("d", 450)] {
+            records.push(record("vanilla", prompt, timed(&[(0, 1); 6], 900)));
+            records.push(record("dflash", prompt, timed(&[(2, 3), (2, 3)], ns)));
+        }
+        let got = stats(&records, "dflash");
+        assert_eq!(got.speedup, Some(2.4));
+        // All four draws slow, or all four fast, are likelier than one in forty.
+        assert_eq!(got.speedup_interval, Some((2.0, 3.0)));
+        assert_eq!(stats(&records, "vanilla").speedup_interval, None);
     }
 
     #[test]

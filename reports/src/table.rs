@@ -226,25 +226,31 @@ impl<'a> Grid<'a> {
         verdict(each.reduce(Equality::and).unwrap_or(Equality::Unknown))
     }
 
+    /// One line with a method's interval on each suite; empty if there is none.
+    fn intervals(
+        &self,
+        method: &str,
+        what: &str,
+        of: fn(&CellStats) -> Option<(f64, f64)>,
+    ) -> String {
+        let part = |suite: &&str| {
+            let stat = self.at.get(&(*suite, method))?;
+            let (low, high) = of(stat).filter(|_| stat.trouble.is_none())?;
+            Some(format!("{suite} {low:.2} to {high:.2}"))
+        };
+        let parts: Vec<String> = self.suites.iter().filter_map(part).collect();
+        match parts.is_empty() {
+            true => String::new(),
+            false => format!("{method} {what}, 95 % interval: {}\n", parts.join(", ")),
+        }
+    }
+
     /// Intervals and shares, which would make the table too wide.
     fn asides(&self) -> String {
         let mut out = String::new();
         for method in self.methods.iter().filter(|m| **m != "vanilla") {
-            let parts: Vec<String> = self
-                .suites
-                .iter()
-                .filter_map(|suite| {
-                    let stat = self.at.get(&(*suite, *method))?;
-                    let (low, high) = stat.tau_interval.filter(|_| stat.trouble.is_none())?;
-                    Some(format!("{suite} {low:.2} to {high:.2}"))
-                })
-                .collect();
-            if !parts.is_empty() {
-                out.push_str(&format!(
-                    "{method} tau, 95 % interval: {}\n",
-                    parts.join(", ")
-                ));
-            }
+            out.push_str(&self.intervals(method, "tau", |s| s.tau_interval));
+            out.push_str(&self.intervals(method, "speedup", |s| s.speedup_interval));
             if let Some(share) = self.mean(method, |s| s.accepted_share) {
                 out.push_str(&format!("{method} drafts accepted: {}\n", percent(share)));
             }
@@ -280,7 +286,9 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
     say(
         "  suite's rounds; the first token, which prefill gives, belongs to no round. Mean row: mean of suites.",
     );
-    say("  Intervals resample whole prompts.");
+    say(
+        "  Intervals resample whole prompts; what a busy machine adds from run to run is not in them.",
+    );
     say(
         "speedup: vanilla's decode time per token / the method's, over the same prompts, in one process,",
     );
