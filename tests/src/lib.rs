@@ -1,8 +1,17 @@
 //! What the integration tests share: weights from a hash, so that golden values need no weight files.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+
+/// The workspace this test run belongs to. Asked of cargo at run time: a target directory shared by two clones may
+/// hold a test that was compiled in the other one.
+pub fn workspace() -> PathBuf {
+    let compiled = env!("CARGO_MANIFEST_DIR").into();
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(compiled);
+    Path::new(&package).join("..")
+}
 
 /// Shapes by tensor name, in byte-wise order.
 pub type Shapes = BTreeMap<String, Vec<usize>>;

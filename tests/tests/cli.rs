@@ -70,9 +70,7 @@ impl Desk {
     fn copy_model(&self, from: &str, name: &str) -> PathBuf {
         let to = self.path("models").join(name);
         fs::create_dir_all(&to).unwrap();
-        let from = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../assets/tiny")
-            .join(from);
+        let from = tests::workspace().join("assets/tiny").join(from);
         for entry in fs::read_dir(from).unwrap() {
             let path = entry.unwrap().path();
             fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Which crate of the workspace may depend on which. A new edge is a design change and its own commit.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
@@ -62,7 +62,7 @@ const MAX_ARCHITECTURE_LINES: usize = 150;
 const MAX_ASSET_BYTES: u64 = 30 << 20;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    tests::workspace()
 }
 
 /// Files below a folder of the workspace, sorted, with their paths relative to the root.

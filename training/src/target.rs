@@ -221,8 +221,7 @@ mod tests {
             out: folder.join("out"),
             work: folder.join("work"),
             tokenizer: None,
-            chat_template: Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("recipes/chat_template.jinja"),
+            chat_template: crate::testing::recipes().join("chat_template.jinja"),
             balance_weight: 0.0,
             model,
             corpus: datasets::CorpusSpec {

@@ -79,3 +79,11 @@ pub(crate) fn assert_same_checkpoints(a: &Path, b: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// The folder of recipes, asked of cargo at run time: a target directory shared by two clones may hold a test that was
+/// compiled in the other one.
+pub(crate) fn recipes() -> std::path::PathBuf {
+    let compiled = env!("CARGO_MANIFEST_DIR").into();
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(compiled);
+    std::path::Path::new(&package).join("recipes")
+}

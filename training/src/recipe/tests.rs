@@ -3,7 +3,7 @@
 use super::*;
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes")
+    crate::testing::recipes()
 }
 
 #[test]
