@@ -198,7 +198,7 @@ impl Bench<'_> {
         err: &decode::Error,
     ) -> Result<()> {
         self.out[arm_idx] = true;
-        let mut why = err.to_string();
+        let mut why = crate::message(err);
         for slot in (0..self.job.cell.concurrency as usize).map(decode::Slot) {
             arm.drafter.finish(slot);
             if let Err(stuck) = self.target.keep(slot, 0, &[]) {

@@ -38,14 +38,21 @@ fn main() -> ExitCode {
 
 /// An error and its causes, outermost first; a cause that its message already spells out is not said twice.
 pub(crate) fn chain(err: &anyhow::Error) -> String {
-    let mut text = err.to_string();
-    for cause in err.chain().skip(1).map(ToString::to_string) {
+    let mut text = message(err);
+    for cause in err.chain().skip(1).map(message) {
         if !text.contains(&cause) {
             text.push_str(": ");
             text.push_str(&cause);
         }
     }
     text
+}
+
+/// An error's own words, without the backtrace that candle appends to them where RUST_BACKTRACE is set.
+pub(crate) fn message(err: impl std::fmt::Display) -> String {
+    let text = err.to_string();
+    let end = text.find("\n   0: ").unwrap_or(text.len());
+    text[..end].to_owned()
 }
 
 fn act(cli: &Cli) -> Ending {
@@ -73,5 +80,8 @@ mod tests {
         let err = inner.context("target t").unwrap_err();
         assert_eq!(super::chain(&err), "target t: cannot read a: disk on fire");
         assert_eq!(super::chain(&anyhow!("alone")), "alone");
+        let traced = anyhow!("row 0 is NaN\n   0: candle_core::error::Error::bt\n   1: main")
+            .context("tensor");
+        assert_eq!(super::chain(&traced), "tensor: row 0 is NaN");
     }
 }
