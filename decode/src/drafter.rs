@@ -1,6 +1,7 @@
 use candle_core::Tensor;
 
 use crate::error::Result;
+use crate::probe::Probe;
 use crate::sampling::{Draws, Sampling};
 use crate::target::{LayerId, Slot, TokenId, TokenIo};
 
@@ -93,7 +94,7 @@ pub trait Drafter {
     /// # Errors
     /// If the drafter's own state cannot hold the prompt, or a tensor operation fails.
     fn start(&mut self, prompt: Committed<'_>) -> Result<()>;
-    /// One proposal a row, in row order.
+    /// One proposal a row, in row order. `probe` is told where [`Phase::Head`](crate::Phase::Head) begins and ends, by drafters that have one.
     ///
     /// # Errors
     /// If a tensor operation fails.
@@ -102,6 +103,7 @@ pub trait Drafter {
         rows: &mut [Anchor<'_>],
         io: &dyn TokenIo,
         sampling: Sampling,
+        probe: &mut dyn Probe,
     ) -> Result<Vec<Proposal>>;
     /// A round is over for these slots.
     ///

@@ -314,10 +314,13 @@ impl Batch<'_, '_> {
         let n_rows = rows.len();
 
         probe.enter(Phase::Draft, n_rows);
-        let proposals = draft(&mut **drafter, &mut rows, &**target, sampling)?;
+        let proposals = draft(&mut **drafter, &mut rows, &**target, sampling, &mut **probe)?;
         probe.leave(Phase::Draft);
 
         probe.enter(Phase::Schedule, n_rows);
+        for ((_, live), proposal) in rows.iter().zip(&proposals) {
+            probe.proposed(live.request.id, proposal);
+        }
         let drafted: Vec<usize> = proposals.iter().map(|p| p.tokens.len()).collect();
         let proposals = cut(proposals, &mut **scheduler, &self.settings.cost)?;
         probe.leave(Phase::Schedule);
@@ -372,6 +375,7 @@ fn draft(
     rows: &mut [(Slot, &mut Live)],
     io: &dyn TokenIo,
     sampling: Sampling,
+    probe: &mut dyn Probe,
 ) -> Result<Vec<Proposal>> {
     let mut anchors: Vec<Anchor<'_>> = rows
         .iter_mut()
@@ -382,7 +386,7 @@ fn draft(
             draws: &mut live.draws,
         })
         .collect();
-    let proposals = drafter.propose(&mut anchors, io, sampling)?;
+    let proposals = drafter.propose(&mut anchors, io, sampling, probe)?;
     check_proposals(&proposals, rows.len(), drafter.max_draft())?;
     Ok(proposals)
 }

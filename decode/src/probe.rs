@@ -1,3 +1,4 @@
+use crate::drafter::Proposal;
 use crate::looping::{Generation, RequestId, Round};
 use crate::target::TokenId;
 
@@ -10,6 +11,8 @@ pub enum Phase {
     Start,
     /// The drafter proposes.
     Draft,
+    /// Inside `Draft`: what chooses tokens once the drafter's trunk has run. Entered and left by the drafter.
+    Head,
     /// The scheduler cuts.
     Schedule,
     /// The target's verify pass.
@@ -20,7 +23,7 @@ pub enum Phase {
     Commit,
 }
 
-/// Is told what the loop does; reads the clock if it wants to.
+/// Is told what the loop does; reads the clock if it wants to. Phases nest: `Head` lies inside `Draft`.
 pub trait Probe {
     /// A phase begins; `rows` sequences take part.
     fn enter(&mut self, _phase: Phase, _rows: usize) {}
@@ -30,6 +33,8 @@ pub trait Probe {
     fn admitted(&mut self, _id: RequestId) {}
     /// Prefill gave the first token.
     fn first_token(&mut self, _id: RequestId, _token: TokenId) {}
+    /// The drafter proposed this; the scheduler has not cut it yet.
+    fn proposed(&mut self, _id: RequestId, _proposal: &Proposal) {}
     /// A round committed these tokens, accepted drafts first.
     fn round(&mut self, _id: RequestId, _round: &Round, _committed: &[TokenId]) {}
     /// The answer is complete.

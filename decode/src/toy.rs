@@ -5,6 +5,7 @@ use candle_core::{Device, Tensor};
 
 use crate::drafter::{Anchor, Committed, DraftLaw, Drafter, Proposal};
 use crate::error::{Error, Result};
+use crate::probe::Probe;
 use crate::sampling::{Draws, Law, Sampling, laws};
 use crate::target::{Feed, Forward, Keep, LayerId, Slot, Target, TokenId, TokenIo};
 
@@ -314,6 +315,7 @@ impl Drafter for ToyDrafter {
         rows: &mut [Anchor<'_>],
         _io: &dyn TokenIo,
         sampling: Sampling,
+        _probe: &mut dyn Probe,
     ) -> Result<Vec<Proposal>> {
         rows.iter_mut()
             .map(|row| self.grow(row.token, sampling, row.draws))
@@ -385,6 +387,7 @@ impl Drafter for Oracle {
         rows: &mut [Anchor<'_>],
         io: &dyn TokenIo,
         _sampling: Sampling,
+        _probe: &mut dyn Probe,
     ) -> Result<Vec<Proposal>> {
         let mut out = Vec::with_capacity(rows.len());
         for row in rows {

@@ -169,14 +169,15 @@ fn drafts_passed_off_as_a_wrong_law_are_caught() {
             rows: &mut [decode::Anchor<'_>],
             io: &dyn decode::TokenIo,
             sampling: decode::Sampling,
+            _probe: &mut dyn decode::Probe,
         ) -> decode::Result<Vec<decode::Proposal>> {
-            let mut proposals = self.0.propose(rows, io, sampling)?;
+            let mut proposals = self.0.propose(rows, io, sampling, &mut decode::Silent)?;
             // Argmax drafts, reported as if drawn from the full law.
             let honest = ToyDrafter {
                 law: ToyLaw::Point,
                 ..chain(VOCAB, ToyLaw::Point)
             }
-            .propose(rows, io, sampling)?;
+            .propose(rows, io, sampling, &mut decode::Silent)?;
             for (lie, truth) in proposals.iter_mut().zip(honest) {
                 lie.tokens = truth.tokens;
             }

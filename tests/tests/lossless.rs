@@ -141,7 +141,9 @@ fn loaded_draft_model(slots: usize, max_draft: usize) -> DraftModel {
         vocab: V,
         n_layers: 6,
     };
+    let options = baselines::Options::default();
     let load = Load {
+        options: &options,
         source: Some(&source),
         target: &target,
         slots,
@@ -400,7 +402,7 @@ fn the_small_models_cache_equals_one_rebuilt_from_scratch() {
         }];
         let io: &dyn decode::TokenIo = &target;
         let drafts = grown
-            .propose(&mut rows, io, Sampling::Greedy)
+            .propose(&mut rows, io, Sampling::Greedy, &mut Silent)
             .unwrap()
             .remove(0);
         text.truncate(position);

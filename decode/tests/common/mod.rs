@@ -30,6 +30,7 @@ impl Drafter for NoDraft {
         rows: &mut [Anchor<'_>],
         _: &dyn TokenIo,
         _: Sampling,
+        _: &mut dyn decode::Probe,
     ) -> Result<Vec<Proposal>> {
         Ok(rows.iter().map(|_| Proposal::none()).collect())
     }
