@@ -5,8 +5,8 @@
 
 use candle_core::{Device, Tensor};
 use decode::{
-    Anchor, Committed, DraftLaw, Drafter, Feed, Keep, Law, LayerId, Proposal, Result, Sampling,
-    Slot, Target, TokenId, TokenIo, laws,
+    Anchor, Committed, DraftLaw, Drafter, Feed, Keep, Law, LayerId, Probe, Proposal, Result,
+    Sampling, Slot, Target, TokenId, TokenIo, laws,
 };
 use models::{Decoder, DecoderConfig, DecoderOptions};
 
@@ -19,6 +19,7 @@ pub(crate) const METHOD: Method = Method {
     id: "draft_model",
     title: "draft model",
     checkpoint: Some("draft"),
+    options: &[],
     load: |load| Ok(Box::new(DraftModel::load(load)?)),
 };
 
@@ -148,6 +149,7 @@ impl Drafter for DraftModel {
         rows: &mut [Anchor<'_>],
         _io: &dyn TokenIo,
         sampling: Sampling,
+        _probe: &mut dyn Probe,
     ) -> Result<Vec<Proposal>> {
         let mut drafts: Vec<Drafts> = rows.iter().map(|_| Drafts::default()).collect();
         let mut fed: Vec<Vec<TokenId>> = rows

@@ -9,6 +9,16 @@ pub enum Error {
         /// Known ids, comma separated.
         known: String,
     },
+    /// An option cannot be used.
+    #[error("method {method}: option {item} {why}")]
+    Option {
+        /// The method.
+        method: &'static str,
+        /// The option as typed.
+        item: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The method needs a drafter and there is none for this target.
     #[error(
         "{method} has no drafter for target {target}; train one or name a folder that holds it with --checkpoints"

@@ -2,18 +2,22 @@
 //!
 //! A method is a [`Method`] row in [`METHODS`] and a type that implements [`decode::Drafter`].
 
+mod block;
 mod dflash;
 mod draft_model;
 mod error;
+mod options;
 mod trunk;
 mod vanilla;
 
 use decode::Drafter;
 use models::Source;
 
-pub use dflash::DFlash;
+pub use block::BlockDrafter;
+pub use dflash::{Argmax, DFlash};
 pub use draft_model::DraftModel;
 pub use error::{Error, Result};
+pub use options::{Arm, COMMON_OPTIONS, Options, PRESETS, method_names};
 pub use trunk::{Alignment, TrunkConfig};
 pub use vanilla::Vanilla;
 
@@ -29,6 +33,8 @@ pub struct Method {
     pub title: &'static str,
     /// Suffix of the drafter's checkpoint folder, `<target id>-<suffix>`; `None` if the method has no weights.
     pub checkpoint: Option<&'static str>,
+    /// Options it takes beside [`COMMON_OPTIONS`], each with what it does.
+    pub options: &'static [(&'static str, &'static str)],
     load: fn(&Load<'_>) -> Result<Box<dyn Drafter>>,
 }
 
@@ -59,6 +65,8 @@ pub struct Load<'a> {
     /// Most draft tokens a round; `None` is the method's own choice. A block method still runs its trained block
     /// and hands on the first ones.
     pub max_draft: Option<usize>,
+    /// What was asked of the method.
+    pub options: &'a Options,
 }
 
 impl Method {
@@ -77,7 +85,7 @@ impl Method {
 /// [`Error::UnknownMethod`], which lists the known ids.
 pub fn method(id: &str) -> Result<&'static Method> {
     METHODS.iter().find(|m| m.id == id).ok_or_else(|| {
-        let known: Vec<&str> = METHODS.iter().map(|m| m.id).collect();
+        let known: Vec<&str> = method_names().collect();
         Error::UnknownMethod {
             id: id.into(),
             known: known.join(", "),

@@ -1,6 +1,8 @@
 //! No drafter: the target alone, one token a step. Every speedup is against this.
 
-use decode::{Anchor, Committed, Drafter, LayerId, Proposal, Result, Sampling, Slot, TokenIo};
+use decode::{
+    Anchor, Committed, Drafter, LayerId, Probe, Proposal, Result, Sampling, Slot, TokenIo,
+};
 
 use crate::Method;
 
@@ -8,6 +10,7 @@ pub(crate) const METHOD: Method = Method {
     id: "vanilla",
     title: "vanilla",
     checkpoint: None,
+    options: &[],
     load: |_| Ok(Box::new(Vanilla)),
 };
 
@@ -33,6 +36,7 @@ impl Drafter for Vanilla {
         rows: &mut [Anchor<'_>],
         _io: &dyn TokenIo,
         _sampling: Sampling,
+        _probe: &mut dyn Probe,
     ) -> Result<Vec<Proposal>> {
         Ok(rows.iter().map(|_| Proposal::none()).collect())
     }

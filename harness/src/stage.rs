@@ -100,6 +100,7 @@ pub(crate) fn load(target: &TargetPlan, room: DecoderOptions) -> Result<(Decoder
             slots: room.slots,
             capacity: room.capacity,
             max_draft: None,
+            options: &baselines::Options::default(),
         };
         let drafter = method
             .load(&load)

@@ -362,6 +362,7 @@ fn a_saved_drafter_gives_its_logits_in_the_method_that_runs_it() -> Result<()> {
             slots: 1,
             capacity: 32,
             max_draft: None,
+            options: &baselines::Options::default(),
         };
         let mut method = baselines::DFlash::load(&load).expect("the saved folder is complete");
         let got = drafted_logits(&mut decoder, &mut method)?;
