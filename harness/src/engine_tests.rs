@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use decode::toy::{Oracle, ToyTarget, Wrong};
-use decode::{Anchor, Committed, Drafter, LayerId, Proposal, Sampling, Slot, TokenIo};
+use decode::{Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, TokenIo};
 use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
 
 use crate::engine::{Arm, Ask, Job, Sink, Tokens, measure};
@@ -59,6 +59,7 @@ impl Drafter for Breaks {
         rows: &mut [Anchor<'_>],
         _io: &dyn TokenIo,
         _sampling: Sampling,
+        _probe: &mut dyn Probe,
     ) -> decode::Result<Vec<Proposal>> {
         if self.after == 0 {
             return Err(decode::Error::Model("the drafter broke".into()));

@@ -26,13 +26,22 @@ struct Live {
     phases: Phases,
 }
 
+/// A phase that runs.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    since_ns: u64,
+    /// Time that phases inside it took.
+    inner_ns: u64,
+}
+
 /// Measures every request of one call of [`decode::decode`].
 pub(crate) struct Stopwatch<C> {
     clock: C,
     live: BTreeMap<RequestId, Live>,
     /// The request that `Prefill` and `Start` are about.
     entering: RequestId,
-    since_ns: u64,
+    /// Phases entered and not left, outermost first.
+    open: Vec<Open>,
     done: BTreeMap<RequestId, Times>,
 }
 
@@ -49,7 +58,7 @@ impl<C: FnMut() -> u64> Stopwatch<C> {
             clock,
             live: BTreeMap::new(),
             entering: 0,
-            since_ns: 0,
+            open: Vec::new(),
             done: BTreeMap::new(),
         }
     }
@@ -97,6 +106,7 @@ fn part(phases: &mut Phases, phase: Phase) -> &mut u64 {
         Phase::Prefill => &mut phases.prefill_ns,
         Phase::Start => &mut phases.start_ns,
         Phase::Draft => &mut phases.draft_ns,
+        Phase::Head => &mut phases.head_ns,
         Phase::Schedule => &mut phases.schedule_ns,
         Phase::Verify => &mut phases.verify_ns,
         Phase::Judge => &mut phases.judge_ns,
@@ -106,11 +116,22 @@ fn part(phases: &mut Phases, phase: Phase) -> &mut u64 {
 
 impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
     fn enter(&mut self, _phase: Phase, _rows: usize) {
-        self.since_ns = (self.clock)();
+        self.open.push(Open {
+            since_ns: (self.clock)(),
+            inner_ns: 0,
+        });
     }
 
     fn leave(&mut self, phase: Phase) {
-        let spent_ns = (self.clock)().saturating_sub(self.since_ns);
+        let now = (self.clock)();
+        let Some(open) = self.open.pop() else {
+            return;
+        };
+        let whole_ns = now.saturating_sub(open.since_ns);
+        if let Some(outer) = self.open.last_mut() {
+            outer.inner_ns += whole_ns;
+        }
+        let spent_ns = whole_ns.saturating_sub(open.inner_ns);
         match phase {
             Phase::Prefill | Phase::Start => self.charge(phase, spent_ns),
             _ => self.share(phase, spent_ns),
@@ -201,6 +222,21 @@ mod tests {
             ..Phases::default()
         };
         assert_eq!(times.phases, phases);
+    }
+
+    #[test]
+    fn a_head_is_not_counted_as_drafting_twice() {
+        let (mut watch, pass) = by_hand();
+        watch.admitted(7);
+        watch.first_token(7, 1);
+        watch.enter(Phase::Draft, 1);
+        pass(30);
+        spend(&mut watch, &pass, Phase::Head, 4);
+        pass(1);
+        watch.leave(Phase::Draft);
+        end(&mut watch, 7);
+        let phases = watch.times(7).phases;
+        assert_eq!((phases.draft_ns, phases.head_ns), (31, 4));
     }
 
     #[test]

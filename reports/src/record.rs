@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::SamplingKey;
 
 /// Version of the record layout; a record of another version is an error, never guessed at.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// One answer, or one reason why there is none: a line of `records.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -164,8 +164,10 @@ pub struct Phases {
     pub prefill_ns: u64,
     /// The drafter takes over the prompt.
     pub start_ns: u64,
-    /// The drafter proposes.
+    /// The drafter proposes, `head_ns` left out.
     pub draft_ns: u64,
+    /// A head chooses tokens once the drafter's trunk has run.
+    pub head_ns: u64,
     /// The scheduler cuts.
     pub schedule_ns: u64,
     /// The target verifies.
