@@ -5,7 +5,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::time::Duration;
-use training::recipe::{DflashRecipe, TargetRecipe};
+use training::recipe::TargetRecipe;
 use training::{Progress, StepReport};
 
 /// What to train.
@@ -31,7 +31,7 @@ pub(crate) fn run(command: &TrainCommand) -> Result<()> {
             training::train_target(&TargetRecipe::load(recipe)?, &mut bar)?;
         }
         TrainCommand::Dflash { recipe } => {
-            training::train_dflash(&DflashRecipe::load(recipe)?, &mut bar)?;
+            training::train_dflash(&training::load_dflash_recipe(recipe)?, &mut bar)?;
         }
     }
     bar.finish();

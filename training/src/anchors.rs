@@ -107,6 +107,9 @@ pub struct Blocks {
     pub at: Vec<BlockAt>,
     /// `[blocks * block_rows]`: the token each slot should predict; past the end the text's last.
     pub labels: Vec<u32>,
+    /// `[blocks * block_rows]`: row of the pack after which the target chose the label; meaningless where the weight
+    /// is 0.
+    pub target_rows: Vec<u32>,
     /// `[blocks * block_rows]`: 0 where there is nothing to learn.
     pub weights: Vec<f32>,
 }
@@ -118,6 +121,7 @@ impl Blocks {
             ids: Vec::new(),
             at: Vec::new(),
             labels: Vec::new(),
+            target_rows: Vec::new(),
             weights: Vec::new(),
         };
         for text in &pack.texts {
@@ -150,8 +154,23 @@ impl Blocks {
             let weight = shape
                 .decay
                 .map_or(1.0, |d| (-(from_first as f64) / d).exp());
-            self.labels.push(pack.ids[label.min(text.end - 1)]);
+            let label = label.min(text.end - 1);
+            self.labels.push(pack.ids[label]);
+            self.target_rows.push(label.saturating_sub(1) as u32);
             self.weights.push(if counts { weight as f32 } else { 0.0 });
+        }
+    }
+
+    /// Some of the blocks.
+    pub fn slice(&self, blocks: Range<usize>) -> Self {
+        let block_rows = self.ids.len() / self.at.len().max(1);
+        let rows = blocks.start * block_rows..blocks.end * block_rows;
+        Self {
+            ids: self.ids[rows.clone()].to_vec(),
+            at: self.at[blocks].to_vec(),
+            labels: self.labels[rows.clone()].to_vec(),
+            target_rows: self.target_rows[rows.clone()].to_vec(),
+            weights: self.weights[rows].to_vec(),
         }
     }
 

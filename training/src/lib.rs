@@ -4,6 +4,7 @@
 
 pub mod anchors;
 mod answers;
+mod block;
 mod check;
 mod checkpoint;
 mod config;
@@ -28,7 +29,7 @@ mod testing;
 mod tokenizer;
 mod trunk;
 
-pub use dflash::train_dflash;
+pub use dflash::{DflashHead, load_dflash_recipe, train_dflash};
 pub use error::{Error, Result};
 pub use progress::{Progress, Silent, StepReport};
 pub use target::train_target;

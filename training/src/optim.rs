@@ -3,6 +3,7 @@
 use crate::check::{ABOVE_0, Check, NOT_BELOW_0, is_not_negative, is_positive};
 use crate::error::Result;
 use crate::params::Params;
+use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -69,7 +70,11 @@ pub(crate) struct Gradients {
 impl Gradients {
     /// Adds what `loss` sends to each tensor of `params`.
     pub(crate) fn add(&mut self, params: &Params, loss: &Tensor) -> Result<()> {
-        let mut grads = loss.backward()?;
+        self.absorb(params, loss.backward()?)
+    }
+
+    /// Adds gradients that were computed already.
+    pub(crate) fn absorb(&mut self, params: &Params, mut grads: GradStore) -> Result<()> {
         for (name, var) in params.iter() {
             let Some(grad) = grads.remove(var.as_tensor()) else {
                 continue;

@@ -11,6 +11,7 @@ pub use crate::trunk::TrunkConfig;
 use datasets::CorpusSpec;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -158,10 +159,10 @@ impl TargetRecipe {
     }
 }
 
-/// A recipe of `draftbench train dflash`.
+/// A recipe of a block drafter; `C` is its `[head]` table, which may be left out if every key of it may.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DflashRecipe {
+#[serde(deny_unknown_fields, bound = "C: Default + DeserializeOwned")]
+pub struct BlockRecipe<C> {
     /// The file it was read from, for error messages.
     #[serde(skip)]
     pub file: PathBuf,
@@ -173,8 +174,17 @@ pub struct DflashRecipe {
     pub out: PathBuf,
     /// Folder of answers, checkpoints and logs.
     pub work: PathBuf,
-    /// Shape of the drafter.
+    /// A drafter's folder whose trunk this one starts from; without it the trunk starts from the target's layers.
+    #[serde(default)]
+    pub init: Option<PathBuf>,
+    /// Whether the trunk stays as it starts and only the head learns.
+    #[serde(default)]
+    pub frozen_trunk: bool,
+    /// Shape of the trunk.
     pub drafter: TrunkConfig,
+    /// What is special to the method.
+    #[serde(default)]
+    pub head: C,
     /// What the target is asked.
     pub answers: AnswersConfig,
     /// Packing and anchors.
@@ -199,11 +209,19 @@ pub struct DraftBatchConfig {
     pub anchors_per_text: usize,
     /// Decay constant of the loss over a block's slots.
     pub decay: f64,
+    /// Blocks whose logits are in memory at once.
+    #[serde(default = "all_blocks")]
+    pub blocks_per_chunk: usize,
+}
+
+fn all_blocks() -> usize {
+    1 << 20
 }
 
 impl DraftBatchConfig {
-    fn checks(&self) -> [Check; 4] {
+    fn checks(&self) -> [Check; 5] {
         [
+            ("batch.blocks_per_chunk", self.blocks_per_chunk > 0, ABOVE_0),
             ("batch.micro_tokens", self.micro_tokens > 0, ABOVE_0),
             ("batch.packs_per_step", self.packs_per_step > 0, ABOVE_0),
             ("batch.anchors_per_text", self.anchors_per_text > 0, ABOVE_0),
@@ -212,23 +230,33 @@ impl DraftBatchConfig {
     }
 }
 
-impl DflashRecipe {
+impl<C: Clone + Debug + Default + DeserializeOwned> BlockRecipe<C> {
     /// Reads and checks a recipe.
     ///
     /// # Errors
     /// [`Error::Recipe`] for an unknown or missing key, [`Error::RecipeValue`] for a value that makes no sense.
-    pub fn load(file: &Path) -> Result<Self> {
+    pub(crate) fn load_with(file: &Path, head: fn(&C) -> Vec<Check>) -> Result<Self> {
         let recipe = Self {
             file: file.to_owned(),
             ..load(file)?
         };
-        let checks = recipe.drafter.checks().into_iter();
+        let frozen = (
+            "frozen_trunk",
+            !recipe.frozen_trunk || recipe.init.is_some(),
+            "needs init, the folder of a trained trunk",
+        );
+        let checks = recipe
+            .drafter
+            .checks()
+            .into_iter()
+            .chain(head(&recipe.head));
         let checks = checks
             .chain(recipe.answers.checks())
             .chain(recipe.batch.checks())
             .chain(recipe.optimizer.checks())
             .chain(recipe.stop.checks())
-            .chain(recipe.report.checks());
+            .chain(recipe.report.checks())
+            .chain([frozen]);
         first_failure(file, checks)?;
         Ok(recipe)
     }
@@ -244,14 +272,20 @@ impl DflashRecipe {
             target: _,
             out: _,
             work: _,
+            init,
+            frozen_trunk,
             drafter,
+            head,
             answers: _,
             batch,
             optimizer,
             stop: _,
             report: _,
         } = self;
-        let parts = (seed, answers, drafter, batch, optimizer);
+        let parts = (
+            (seed, answers, drafter, batch, optimizer),
+            (init, frozen_trunk, head),
+        );
         format!("{:016x}", fnv1a(format!("{parts:?}").as_bytes()))
     }
 }

@@ -17,7 +17,8 @@ pub(crate) trait Job {
     /// The trained tensors.
     fn params(&self) -> &Params;
     /// Runs the next batch and adds its gradients.
-    fn batch(&mut self, gradients: &mut Gradients) -> Result<Batch>;
+    /// `progress` is the part of the run that is over, 0 to 1.
+    fn batch(&mut self, progress: f64, gradients: &mut Gradients) -> Result<Batch>;
     /// Where the next batch starts.
     fn cursor(&self) -> Cursor;
     /// Goes on from a stored place.
@@ -66,6 +67,10 @@ pub(crate) fn run(plan: &Plan<'_>, job: &mut dyn Job, progress: &mut dyn Progres
     if state.step > 0 {
         progress.note(&format!("goes on after step {}", state.step));
     }
+    if plan.stop.progress(state.step, state.seconds) >= 1.0 {
+        progress.note("the run is over; what it made is written again");
+        return job.export(progress);
+    }
     let mut log = Log::open(&plan.work.join("log.csv"), state.step)?;
     let mut last_checkpoint = Instant::now();
     while plan.stop.progress(state.step, state.seconds) < 1.0 {
@@ -98,11 +103,10 @@ fn step(
     state: &mut RunState,
 ) -> Result<StepReport> {
     let started = Instant::now();
-    let lr = plan
-        .optimizer
-        .rate(state.step, plan.stop.progress(state.step, state.seconds));
+    let progress = plan.stop.progress(state.step, state.seconds);
+    let lr = plan.optimizer.rate(state.step, progress);
     let mut gradients = Gradients::default();
-    let batch = job.batch(&mut gradients)?;
+    let batch = job.batch(progress, &mut gradients)?;
     if !batch.loss.is_finite() {
         return Err(Error::Diverged {
             step: state.step + 1,

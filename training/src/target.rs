@@ -127,7 +127,7 @@ impl Job for TargetJob<'_> {
         &self.lm.params
     }
 
-    fn batch(&mut self, gradients: &mut Gradients) -> Result<Batch> {
+    fn batch(&mut self, _progress: f64, gradients: &mut Gradients) -> Result<Batch> {
         let config = &self.recipe.batch;
         let packs: Vec<Pack> = (0..config.packs_per_step)
             .map(|_| self.texts.next_pack(config.micro_tokens))

@@ -1,6 +1,18 @@
 //! Golden values of the DFlash loss, from a PyTorch reference with the same deterministic weights.
 
 use super::*;
+use crate::anchors::{BlockShape, Blocks, DraftPack};
+use crate::answers::answers;
+use crate::block::{Chunk, DraftNet, Place};
+use crate::lm::CausalLm;
+use crate::optim::Gradients;
+use crate::tokenizer::TextCodec;
+use crate::trunk::{Trunk, TrunkConfig};
+use baselines::Alignment;
+use datasets::Domain;
+use std::path::Path;
+
+type Recipe = BlockRecipe<DflashHead>;
 use crate::config::{Family, NetConfig};
 use crate::ops::testing::{assert_is_alive, difference, relative_difference};
 use crate::optim::{AdamW, OptimizerConfig};
@@ -45,7 +57,7 @@ fn drafter(alignment: Alignment) -> TrunkConfig {
     }
 }
 
-fn net(alignment: Alignment) -> Result<DraftNet> {
+fn net(alignment: Alignment) -> Result<DraftNet<NoHead>> {
     let target = NetConfig {
         architecture: Family::Qwen3ForCausalLM,
         vocab_size: 40,
@@ -66,7 +78,7 @@ fn net(alignment: Alignment) -> Result<DraftNet> {
     let trunk = Trunk::new(&config, &target, 0)?;
     fill(&lm.params, 1000)?;
     fill(&trunk.params, 2000)?;
-    Ok(DraftNet::new(lm, trunk, &config))
+    Ok(DraftNet::new(lm, trunk, NoHead, &config))
 }
 
 fn pack() -> DraftPack {
@@ -86,10 +98,37 @@ fn shape(alignment: Alignment, decay: Option<f64>) -> BlockShape {
     }
 }
 
-fn loss(net: &DraftNet, blocks: &Blocks) -> Result<f32> {
+fn loss(net: &DraftNet<NoHead>, blocks: &Blocks) -> Result<f32> {
     Ok(net
-        .loss(&pack(), blocks, blocks.weight())?
+        .loss(&pack(), blocks, Place::end(blocks.weight()))?
         .to_scalar::<f32>()?)
+}
+
+#[test]
+fn gradients_are_the_same_whatever_part_of_the_logits_exists_at_once() -> Result<()> {
+    let net = net(Alignment::Shifted)?;
+    let blocks = Blocks::new(&pack(), &ANCHORS, &shape(Alignment::Shifted, None));
+    let at = Place::end(blocks.weight());
+    let mut whole = Gradients::default();
+    whole.add(&net.trunk.params, &net.loss(&pack(), &blocks, at)?)?;
+    for frozen_trunk in [false, true] {
+        let mut parts = Gradients::default();
+        let chunk = Chunk {
+            blocks: 2,
+            frozen_trunk,
+        };
+        let loss = net.accumulate(&pack(), &blocks, at, chunk, &mut parts)?;
+        let want = f64::from(net.loss(&pack(), &blocks, at)?.to_scalar::<f32>()?);
+        assert!((loss - want).abs() < 1e-5, "{loss} for {want}");
+        for (name, _) in net.trunk.params.iter() {
+            let (whole, parts) = (whole.of(name), parts.of(name));
+            assert_eq!(parts.is_none(), frozen_trunk, "{name}");
+            for (a, b) in whole.into_iter().flatten().zip(parts.into_iter().flatten()) {
+                assert!((a - b).abs() < 1e-5, "{name}: {a} and {b}");
+            }
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -208,13 +247,13 @@ fn every_trained_tensor_receives_a_gradient_and_the_target_none() -> Result<()> 
     for alignment in [Alignment::InPlace, Alignment::Shifted] {
         let net = net(alignment)?;
         let blocks = Blocks::new(&pack(), &ANCHORS, &shape(alignment, Some(7.0)));
-        let term = net.loss(&pack(), &blocks, blocks.weight())?;
+        let term = net.loss(&pack(), &blocks, Place::end(blocks.weight()))?;
         let mut gradients = Gradients::default();
         gradients.add(&net.trunk.params, &term)?;
         for (name, _) in net.trunk.params.iter() {
             assert_is_alive(gradients.of(name), &format!("{alignment:?}: {name}"));
         }
-        let term = net.loss(&pack(), &blocks, blocks.weight())?;
+        let term = net.loss(&pack(), &blocks, Place::end(blocks.weight()))?;
         let mut frozen = Gradients::default();
         frozen.add(&net.target.params, &term)?;
         assert_eq!(frozen.norm(), 0.0);
@@ -229,7 +268,7 @@ fn a_slope_agrees_with_the_loss_around_it() -> Result<()> {
     let mut gradients = Gradients::default();
     gradients.add(
         &net.trunk.params,
-        &net.loss(&pack(), &blocks, blocks.weight())?,
+        &net.loss(&pack(), &blocks, Place::end(blocks.weight()))?,
     )?;
     for name in [
         "fc.weight",
@@ -276,7 +315,7 @@ fn training_on_one_sequence_learns_its_blocks() -> Result<()> {
             let mut gradients = Gradients::default();
             gradients.add(
                 &net.trunk.params,
-                &net.loss(&pack(), &blocks, blocks.weight())?,
+                &net.loss(&pack(), &blocks, Place::end(blocks.weight()))?,
             )?;
             optimizer.update(&net.trunk.params, &gradients, &config, config.lr)?;
         }
@@ -337,7 +376,7 @@ fn a_saved_drafter_gives_its_logits_in_the_method_that_runs_it() -> Result<()> {
         let target = CausalLm::load(&target_dir)?;
         let trunk = Trunk::new(&config, target.config(), 0)?;
         trunk.params.load(&draft_dir.join("model.safetensors"))?;
-        let net = DraftNet::new(target, trunk, &config);
+        let net = DraftNet::new(target, trunk, NoHead, &config);
         let mut prompt = DraftPack::default();
         prompt.push(&SEQUENCE[..7], &SEQUENCE[7..8]);
         let blocks = Blocks::new(&prompt, &[7], &shape);
@@ -403,7 +442,7 @@ fn drafted_logits(decoder: &mut models::Decoder, method: &mut baselines::DFlash)
 }
 
 /// A tokenizer and an untrained target beside it, and a recipe that drafts for it.
-fn tiny_recipe(folder: &Path) -> Result<DflashRecipe> {
+fn tiny_recipe(folder: &Path) -> Result<Recipe> {
     let words = (0..60).map(|i| format!("user\nwhat is {i} and {}\n", i * i));
     let codec = TextCodec::train(words, 270)?;
     let target = folder.join("target");
@@ -457,7 +496,7 @@ held_out_every_steps = 2
     );
     let file = folder.join("recipe.toml");
     std::fs::write(&file, text).unwrap();
-    DflashRecipe::load(&file)
+    load_dflash_recipe(&file)
 }
 
 #[test]

@@ -1,0 +1,472 @@
+//! `train dflash|dspark|domino|dcoco`: a block drafter on a frozen target's own answers. What differs between them is
+//! a [`Head`]; trunk, data, anchors, budget and optimiser are one.
+//!
+//! Source: DFlash (arXiv 2602.06036): position-weighted losses against the tokens the target wrote.
+
+use crate::anchors::{BlockShape, Blocks, Coverage, DraftPack};
+use crate::answers::{answers, texts};
+use crate::check::Check;
+use crate::data::{Cursor, Texts};
+use crate::error::{Error, Result};
+use crate::files::{save_weights, write_json};
+use crate::lm::CausalLm;
+use crate::ops::linear;
+use crate::optim::Gradients;
+use crate::params::{Params, fnv1a};
+use crate::progress::Progress;
+use crate::recipe::BlockRecipe;
+use crate::run::{Batch, Job, Plan, run};
+use crate::tokenizer::{MASK, TextCodec};
+use crate::trunk::{Trunk, TrunkConfig};
+use baselines::Alignment;
+use candle_core::{Device, Tensor, Var, safetensors};
+use datasets::Domain;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::fmt::Debug;
+use std::path::Path;
+
+/// Anchors of each held-out text.
+const HELD_OUT_ANCHORS: usize = 8;
+
+/// What one method trains on top of the shared trunk.
+pub(crate) trait Head: Sized {
+    /// The `[head]` table of its recipe.
+    type Config: Clone + Debug + Default + DeserializeOwned;
+
+    /// Which slots of a block carry loss.
+    const COVERAGE: Coverage;
+
+    /// What the table must fulfil.
+    fn checks(config: &Self::Config) -> Vec<Check>;
+
+    /// Adds the head's tensors, under checkpoint names, to `params`.
+    ///
+    /// # Errors
+    /// If a tensor cannot be made.
+    fn new(config: &Self::Config, dims: HeadDims, params: &mut Params, seed: u64) -> Result<Self>;
+
+    /// The loss of these blocks, already divided by `out.total`, so that the parts of a batch add up.
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    fn loss(&self, out: &BlockOut<'_>) -> Result<Tensor>;
+
+    /// `[blocks * block_rows]` tokens the head would draft greedily from these states.
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    fn drafts(&self, out: &BlockOut<'_>) -> Result<Vec<u32>>;
+
+    /// Changes the trunk's `config.json` into that of the whole drafter.
+    fn finish_config(&self, config: &mut Value);
+}
+
+/// Sizes a head is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeadDims {
+    /// Width of the residual stream, H.
+    pub(crate) hidden: usize,
+    /// Vocabulary, V.
+    pub(crate) vocab: usize,
+    /// Rows of a block.
+    pub(crate) block_rows: usize,
+    /// What a slot predicts.
+    pub(crate) alignment: Alignment,
+}
+
+/// What trunk and target say about some blocks of a pack.
+pub(crate) struct BlockOut<'a> {
+    /// `[N, H]`, N = blocks * block_rows: the trunk's final-normed states; gradients reach the trunk through it.
+    pub(crate) hidden: &'a Tensor,
+    /// `[N, V]`: `hidden` through the target's head.
+    pub(crate) logits: &'a Tensor,
+    /// `[C, H]`: the target's final-normed states of the pack's rows, without gradient.
+    pub(crate) target_hidden: &'a Tensor,
+    /// The frozen target: embeddings and head.
+    pub(crate) target: &'a CausalLm,
+    /// The texts.
+    pub(crate) pack: &'a DraftPack,
+    /// Ids, labels and weights of the N slots.
+    pub(crate) blocks: &'a Blocks,
+    /// Sum of all slots' weights in the whole batch.
+    pub(crate) total: f64,
+    /// Part of the run that is over, 0 to 1.
+    pub(crate) progress: f64,
+}
+
+impl BlockOut<'_> {
+    /// Rows of one block.
+    pub(crate) fn block_rows(&self) -> usize {
+        self.blocks.ids.len() / self.blocks.at.len().max(1)
+    }
+
+    /// Each slot's weight as a part of the whole batch.
+    pub(crate) fn shares(&self) -> Vec<f32> {
+        let share = |w: &f32| (f64::from(*w) / self.total) as f32;
+        self.blocks.weights.iter().map(share).collect()
+    }
+}
+
+/// Trains, or goes on training, the drafter of a recipe and exports it to the recipe's `out` folder.
+///
+/// # Errors
+/// If the target, a file or the corpus fails; a checkpoint of another recipe is refused.
+pub(crate) fn train<H: Head>(
+    recipe: &BlockRecipe<H::Config>,
+    progress: &mut dyn Progress,
+) -> Result<()> {
+    let target = CausalLm::load(&recipe.target)?;
+    check_taps(recipe, &target)?;
+    let (answers, file) = answers(&recipe.target, &recipe.work, &recipe.answers, progress)?;
+    let texts = texts(&answers, recipe.seed)?;
+    let codec = TextCodec::load(&recipe.target.join("tokenizer.json"))?;
+    let mut trunk = Trunk::new(&recipe.drafter, target.config(), recipe.seed)?;
+    let start = match &recipe.init {
+        None => format!(
+            "{} tensors start as the target's",
+            trunk.warm_start(&target)?.len()
+        ),
+        Some(folder) => {
+            let path = folder.join("model.safetensors");
+            let found = safetensors::load(&path, &Device::Cpu)?;
+            trunk.params.fill(&found, &path, "")?;
+            format!("the trunk starts as {}", folder.display())
+        }
+    };
+    let dims = HeadDims {
+        hidden: trunk.net().hidden_size,
+        vocab: trunk.net().vocab_size,
+        block_rows: recipe.drafter.block_rows,
+        alignment: recipe.drafter.alignment,
+    };
+    let head = H::new(&recipe.head, dims, &mut trunk.params, recipe.seed)?;
+    progress.note(&format!(
+        "{} training texts, {} tokens a pass; {} trained values, {start}",
+        texts.len(),
+        texts.tokens(),
+        trunk.params.count(),
+    ));
+    let shape = BlockShape {
+        block_rows: recipe.drafter.block_rows,
+        alignment: recipe.drafter.alignment,
+        mask: codec.special(MASK)?,
+        decay: Some(recipe.batch.decay),
+        coverage: H::COVERAGE,
+    };
+    let mut job = BlockJob {
+        recipe,
+        net: DraftNet::new(target, trunk, head, &recipe.drafter),
+        texts,
+        shape,
+    };
+    let plan = Plan {
+        fingerprint: recipe.fingerprint(&file.display().to_string()),
+        work: &recipe.work,
+        optimizer: &recipe.optimizer,
+        stop: &recipe.stop,
+        report: &recipe.report,
+    };
+    run(&plan, &mut job, progress)
+}
+
+fn check_taps<C>(recipe: &BlockRecipe<C>, target: &CausalLm) -> Result<()> {
+    let depth = target.config().num_hidden_layers;
+    let taps = &recipe.drafter.target_layer_ids;
+    match taps.iter().find(|id| **id >= depth) {
+        None => Ok(()),
+        Some(id) => Err(Error::RecipeValue {
+            file: recipe.file.clone(),
+            key: "drafter.target_layer_ids",
+            problem: format!("names layer {id}, the target has 0..{depth}"),
+        }),
+    }
+}
+
+/// A frozen target, the trunk that drafts for it and the trunk's head.
+pub(crate) struct DraftNet<H> {
+    pub(crate) target: CausalLm,
+    /// Its `params` hold the head's tensors too.
+    pub(crate) trunk: Trunk,
+    pub(crate) head: H,
+    lm_head: Tensor,
+    taps: Vec<usize>,
+}
+
+/// The states of a pack's blocks.
+pub(crate) struct States {
+    /// `[N, H]` of the trunk.
+    pub(crate) hidden: Tensor,
+    /// `[C, H]` of the target.
+    pub(crate) target_hidden: Tensor,
+}
+
+impl<H: Head> DraftNet<H> {
+    pub(crate) fn new(target: CausalLm, trunk: Trunk, head: H, config: &TrunkConfig) -> Self {
+        Self {
+            lm_head: target.head_weight(),
+            target,
+            trunk,
+            head,
+            taps: config.target_layer_ids.clone(),
+        }
+    }
+
+    /// Runs target and trunk over a pack and its blocks.
+    pub(crate) fn states(&self, pack: &DraftPack, blocks: &Blocks) -> Result<States> {
+        let (target_hidden, taps) = self.target.states(&pack.ids, &pack.texts, &self.taps)?;
+        let slots = self.target.embed(&blocks.ids)?.detach();
+        let hidden = self
+            .trunk
+            .forward(&taps, &pack.positions(), &slots, &blocks.at)?;
+        Ok(States {
+            hidden,
+            target_hidden,
+        })
+    }
+
+    /// `[N, V]` logits of all slots, without the head.
+    #[cfg(test)]
+    pub(crate) fn logits(&self, pack: &DraftPack, blocks: &Blocks) -> Result<Tensor> {
+        Ok(linear(&self.states(pack, blocks)?.hidden, &self.lm_head)?)
+    }
+
+    /// What a method sees, from states that may be part of a pack's.
+    fn with_out<T>(
+        &self,
+        pack: &DraftPack,
+        blocks: &Blocks,
+        (hidden, target_hidden): (&Tensor, &Tensor),
+        at: Place,
+        see: impl FnOnce(&BlockOut<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let logits = linear(hidden, &self.lm_head)?;
+        see(&BlockOut {
+            hidden,
+            logits: &logits,
+            target_hidden,
+            target: &self.target,
+            pack,
+            blocks,
+            total: at.total,
+            progress: at.progress,
+        })
+    }
+
+    /// The head's loss over all blocks of a pack.
+    pub(crate) fn loss(&self, pack: &DraftPack, blocks: &Blocks, at: Place) -> Result<Tensor> {
+        let states = self.states(pack, blocks)?;
+        let states = (&states.hidden, &states.target_hidden);
+        self.with_out(pack, blocks, states, at, |out| self.head.loss(out))
+    }
+
+    /// Adds the gradients of a pack's loss and returns the loss. Logits exist for `chunk` blocks at a time: each
+    /// chunk's gradient in the trunk's states is kept, and the trunk runs backward once.
+    pub(crate) fn accumulate(
+        &self,
+        pack: &DraftPack,
+        blocks: &Blocks,
+        at: Place,
+        chunk: Chunk,
+        gradients: &mut Gradients,
+    ) -> Result<f64> {
+        let states = self.states(pack, blocks)?;
+        let block_rows = blocks.ids.len() / blocks.at.len().max(1);
+        let params = &self.trunk.params;
+        let mut slopes = Vec::new();
+        let mut loss = 0.0;
+        for start in (0..blocks.at.len()).step_by(chunk.blocks) {
+            let part = blocks.slice(start..(start + chunk.blocks).min(blocks.at.len()));
+            let rows = states
+                .hidden
+                .narrow(0, start * block_rows, part.ids.len())?
+                .detach();
+            let rows = Var::from_tensor(&rows)?;
+            let seen = (rows.as_tensor(), &states.target_hidden);
+            let term = self.with_out(pack, &part, seen, at, |out| self.head.loss(out))?;
+            loss += f64::from(term.to_scalar::<f32>()?);
+            let mut grads = term.backward()?;
+            slopes.push(match grads.remove(rows.as_tensor()) {
+                Some(slope) => slope,
+                None => rows.zeros_like()?,
+            });
+            gradients.absorb(params, grads)?;
+        }
+        if !chunk.frozen_trunk && !slopes.is_empty() {
+            let slopes = Tensor::cat(&slopes, 0)?.detach();
+            gradients.add(params, &(&states.hidden * slopes)?.sum_all()?)?;
+        }
+        Ok(loss)
+    }
+
+    /// Writes the drafter's folder: `config.json` and bf16 `model.safetensors`.
+    pub(crate) fn save(&self, folder: &Path, shape: &BlockShape) -> Result<()> {
+        save_weights(&folder.join("model.safetensors"), &self.trunk.params)?;
+        let mut config = self.trunk_json(shape);
+        self.head.finish_config(&mut config);
+        write_json(&folder.join("config.json"), &config)
+    }
+
+    /// The `config.json` of a bare trunk in z-lab spelling.
+    fn trunk_json(&self, shape: &BlockShape) -> Value {
+        let net = self.trunk.net();
+        json!({
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "block_size": shape.block_rows,
+            "dflash_config": {
+                "mask_token_id": shape.mask,
+                "target_layer_ids": self.taps,
+                "shift_label": shape.alignment == Alignment::Shifted,
+            },
+            "num_target_layers": self.target.config().num_hidden_layers,
+            "hidden_size": net.hidden_size,
+            "intermediate_size": net.intermediate_size,
+            "num_hidden_layers": net.num_hidden_layers,
+            "num_attention_heads": net.num_attention_heads,
+            "num_key_value_heads": net.num_key_value_heads,
+            "head_dim": net.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": net.rms_norm_eps,
+            "rope_theta": net.rope_theta,
+            "rope_scaling": null,
+            "max_position_embeddings": net.max_position_embeddings,
+            "vocab_size": net.vocab_size,
+            "attention_bias": false,
+            "tie_word_embeddings": false,
+            "torch_dtype": "bfloat16",
+        })
+    }
+
+    /// Mean over blocks of 1 + drafts that equal the target's tokens before the first that does not. A block that the
+    /// text's end cuts short counts with what is left of it.
+    pub(crate) fn acceptance_length(&self, pack: &DraftPack, blocks: &Blocks) -> Result<f64> {
+        let block_rows = blocks.ids.len() / blocks.at.len().max(1);
+        let states = self.states(pack, blocks)?;
+        let seen = (&states.hidden, &states.target_hidden);
+        let drafts = self.with_out(pack, blocks, seen, Place::end(1.0), |out| {
+            self.head.drafts(out)
+        })?;
+        let first = blocks.weights.iter().position(|w| *w > 0.0).unwrap_or(0) % block_rows;
+        let mut committed = blocks.at.len();
+        for start in (0..blocks.ids.len()).step_by(block_rows) {
+            let slots = start + first..start + block_rows;
+            let is_kept = |s: &usize| blocks.weights[*s] > 0.0 && drafts[*s] == blocks.labels[*s];
+            committed += slots.take_while(is_kept).count();
+        }
+        Ok(committed as f64 / blocks.at.len().max(1) as f64)
+    }
+}
+
+/// Where in a run a loss is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Sum of the whole batch's weights.
+    pub(crate) total: f64,
+    /// Part of the run that is over, 0 to 1.
+    pub(crate) progress: f64,
+}
+
+impl Place {
+    /// A loss that is measured, not trained on.
+    pub(crate) fn end(total: f64) -> Self {
+        Self {
+            total,
+            progress: 1.0,
+        }
+    }
+}
+
+/// How a backward pass is cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    /// Blocks whose logits exist at once.
+    pub(crate) blocks: usize,
+    /// Whether only the head learns.
+    pub(crate) frozen_trunk: bool,
+}
+
+struct BlockJob<'a, H: Head> {
+    recipe: &'a BlockRecipe<H::Config>,
+    net: DraftNet<H>,
+    texts: Texts,
+    shape: BlockShape,
+}
+
+impl<H: Head> BlockJob<'_, H> {
+    /// The same blocks at every measurement. Packs whose answers are all too short for an anchor measure nothing and
+    /// are left out.
+    fn held_out_blocks(&self) -> impl Iterator<Item = (Domain, DraftPack, Blocks)> {
+        self.texts.held_out.iter().filter_map(|(domain, pack)| {
+            let pack = DraftPack::of(pack);
+            let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
+            let anchors = pack.draw_anchors(HELD_OUT_ANCHORS, &mut rng);
+            let blocks = Blocks::new(&pack, &anchors, &self.shape);
+            (!anchors.is_empty()).then_some((*domain, pack, blocks))
+        })
+    }
+}
+
+impl<H: Head> Job for BlockJob<'_, H> {
+    fn params(&self) -> &Params {
+        &self.net.trunk.params
+    }
+
+    fn batch(&mut self, progress: f64, gradients: &mut Gradients) -> Result<Batch> {
+        let config = &self.recipe.batch;
+        // The place in the stream decides the anchors, so a resumed run draws the same.
+        let place = format!("{} {:?}", self.recipe.seed, self.texts.cursor());
+        let mut rng = ChaCha8Rng::seed_from_u64(fnv1a(place.as_bytes()));
+        let packs: Vec<(DraftPack, Blocks)> = (0..config.packs_per_step)
+            .map(|_| {
+                let pack = DraftPack::of(&self.texts.next_pack(config.micro_tokens));
+                let anchors = pack.draw_anchors(config.anchors_per_text, &mut rng);
+                let blocks = Blocks::new(&pack, &anchors, &self.shape);
+                (pack, blocks)
+            })
+            .collect();
+        let at = Place {
+            total: packs.iter().map(|(_, b)| b.weight()).sum::<f64>(),
+            progress,
+        };
+        let chunk = Chunk {
+            blocks: config.blocks_per_chunk,
+            frozen_trunk: self.recipe.frozen_trunk,
+        };
+        let mut loss = 0.0;
+        for (pack, blocks) in packs.iter().filter(|(_, b)| !b.at.is_empty()) {
+            loss += self.net.accumulate(pack, blocks, at, chunk, gradients)?;
+        }
+        let tokens = packs.iter().map(|(p, _)| p.ids.len()).sum();
+        Ok(Batch { loss, tokens })
+    }
+
+    fn cursor(&self) -> Cursor {
+        self.texts.cursor()
+    }
+
+    fn seek(&mut self, cursor: Cursor) {
+        self.texts.seek(cursor);
+    }
+
+    fn held_out(&self) -> Result<Vec<(Domain, f64)>> {
+        let measure = |(domain, pack, blocks): (Domain, DraftPack, Blocks)| {
+            let loss = self.net.loss(&pack, &blocks, Place::end(blocks.weight()))?;
+            Ok((domain, f64::from(loss.to_scalar::<f32>()?)))
+        };
+        self.held_out_blocks().map(measure).collect()
+    }
+
+    fn export(&self, progress: &mut dyn Progress) -> Result<()> {
+        self.net.save(&self.recipe.out, &self.shape)?;
+        for (domain, pack, blocks) in self.held_out_blocks() {
+            let tau = self.net.acceptance_length(&pack, &blocks)?;
+            progress.note(&format!(
+                "held-out {domain}: acceptance length about {tau:.2}"
+            ));
+        }
+        Ok(())
+    }
+}
