@@ -198,8 +198,8 @@ const DRAFTER: &[[&str; 3]] = &[
         "intermediate_size = 0",
         "drafter.intermediate_size",
     ],
-    ["block_size = 8", "block_size = 1", "drafter.block_size"],
-    ["block_size = 8", "block_rows = 8", "block_rows"],
+    ["block_size = 7", "block_size = 1", "drafter.block_size"],
+    ["block_size = 7", "block_rows = 7", "block_rows"],
     ["[1, 3, 4]", "[]", "drafter.target_layer_ids"],
     ["[1, 3, 4]", "[1, 4, 3]", "drafter.target_layer_ids"],
     ["max_new = 200", "max_new = 0", "answers.max_new"],
@@ -224,10 +224,17 @@ const DRAFTER: &[[&str; 3]] = &[
         "anchors_per_text = 0",
         "batch.anchors_per_text",
     ],
+    ["seed = 1", "seed = 1\nfrozen_trunk = true", "frozen_trunk"],
+    [
+        "decay = 4.0",
+        "decay = 4.0\nblocks_per_chunk = 0",
+        "blocks_per_chunk",
+    ],
+    ["seed = 1", "seed = 1\nhead = { rank = 3 }", "rank"],
     ["decay = 4.0", "decay = nan", "batch.decay"],
     ["decay = 4.0", "decay = 0.0", "batch.decay"],
     ["lr = 2e-3", "lr = -2e-3", "optimizer.lr"],
-    ["max_steps = 1800", "max_steps = 0", "stop.max_steps"],
+    ["max_steps = 1600", "max_steps = 0", "stop.max_steps"],
     [
         "held_out_every_steps = 50",
         "held_out_every_steps = 0",
@@ -279,14 +286,15 @@ fn a_drafters_fingerprint_follows_what_is_trained_and_not_when_it_ends() -> Resu
     let own = of(("seed = 1", "seed = 1"))?;
     for change in [
         ("seed = 1", "seed = 2"),
-        ("block_size = 8", "block_size = 7"),
-        ("\"in_place\"", "\"shifted\""),
+        ("block_size = 7", "block_size = 8"),
+        ("\"shifted\"", "\"in_place\""),
+        ("seed = 1", "seed = 1\ninit = \"other\""),
         ("decay = 4.0", "decay = 5.0"),
         ("lr = 2e-3", "lr = 1e-3"),
     ] {
         assert_ne!(of(change)?, own, "{change:?}");
     }
-    assert_eq!(of(("max_steps = 1800", "max_steps = 900"))?, own);
+    assert_eq!(of(("max_steps = 1600", "max_steps = 900"))?, own);
     let recipe = load_dflash_recipe(&folder().join(DFLASH))?;
     assert_ne!(recipe.fingerprint("answers-2"), own);
     Ok(())
