@@ -12,6 +12,7 @@ mod looping;
 mod probe;
 mod sampling;
 mod schedule;
+mod schedulers;
 mod target;
 pub mod toy;
 
@@ -22,4 +23,5 @@ pub use looping::{Ended, Generation, Parts, Request, RequestId, Round, Settings,
 pub use probe::{Phase, Probe, Silent};
 pub use sampling::{Draws, Law, Sampling, laws};
 pub use schedule::{Scheduler, StepCost, VerifyAll, survival};
+pub use schedulers::{Adaptive, LaggedCapacity, Threshold};
 pub use target::{Feed, Forward, Keep, LayerId, Slot, Target, TokenId, TokenIo};

@@ -502,6 +502,11 @@ fn check_proposals(proposals: &[Proposal], n_rows: usize, max_draft: usize) -> R
                 confidence.len()
             ));
         }
+        // Above 1 a later slot could outrank an earlier one, and a cut would no longer look only back.
+        let mut claims = proposal.confidence.iter().flatten();
+        if let Some(claim) = claims.find(|c| !(0.0..=1.0).contains(*c)) {
+            return broken(format!("confidence {claim} is not between 0 and 1"));
+        }
     }
     Ok(())
 }

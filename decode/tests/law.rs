@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::num::NonZeroUsize;
+
 use common::{NoDraft, SAMPLED, chain, kinds, run_cut, settings};
 use decode::toy::{ToyDrafter, ToyLaw, ToyTarget};
-use decode::{Drafter, Request, Scheduler, StepCost, VerifyAll};
+use decode::{
+    Adaptive, Drafter, LaggedCapacity, Request, Scheduler, Settings, StepCost, Threshold, VerifyAll,
+};
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 const VOCAB: usize = 6;
@@ -14,6 +18,14 @@ const P_MIN: f64 = 1e-3;
 
 /// p-value of the counts of the first four tokens against the target's exact law.
 fn p_value(drafter: &mut dyn Drafter, scheduler: &mut dyn Scheduler, seed: u64) -> f64 {
+    p_value_with(drafter, scheduler, &settings(8, SAMPLED, seed))
+}
+
+fn p_value_with(
+    drafter: &mut dyn Drafter,
+    scheduler: &mut dyn Scheduler,
+    settings: &Settings,
+) -> f64 {
     let prompt = vec![1, 2, 3];
     let requests = (0..N_GENERATIONS)
         .map(|id| Request {
@@ -24,13 +36,7 @@ fn p_value(drafter: &mut dyn Drafter, scheduler: &mut dyn Scheduler, seed: u64) 
         .collect();
     let mut target = ToyTarget::new(VOCAB, 8, 64, &[]);
     let mut counts = vec![0u64; VOCAB.pow(4)];
-    for generation in run_cut(
-        &mut target,
-        drafter,
-        scheduler,
-        requests,
-        &settings(8, SAMPLED, seed),
-    ) {
+    for generation in run_cut(&mut target, drafter, scheduler, requests, settings) {
         let cell = generation
             .tokens
             .iter()
@@ -149,6 +155,89 @@ fn a_cut_that_looks_at_the_drawn_token_is_caught() {
         );
         assert!(p < 1e-30, "floor {floor}: p = {p:e}");
     }
+}
+
+/// Settings with a verify pass that takes `secs(extra)` seconds, `extra` = drafts a slot on average.
+fn costing(secs: impl Fn(f64) -> f64, slots: usize, seed: u64) -> Settings {
+    let point = |n: usize| {
+        let extra = n as f64 / slots as f64 - 1.0;
+        (n, 1e9 * secs(extra))
+    };
+    Settings {
+        cost: StepCost::new((1..=4 * slots).map(point).collect()),
+        ..settings(slots, SAMPLED, seed)
+    }
+}
+
+/// Counts what a scheduler lets through.
+struct Counted<'a> {
+    scheduler: &'a mut dyn Scheduler,
+    kept: usize,
+    offered: usize,
+}
+
+impl Scheduler for Counted<'_> {
+    fn lengths(&mut self, survival: &[Vec<f32>], cost: &StepCost) -> Vec<usize> {
+        let lengths = self.scheduler.lengths(survival, cost);
+        self.kept += lengths.iter().sum::<usize>();
+        self.offered += survival.iter().map(Vec::len).sum::<usize>();
+        lengths
+    }
+}
+
+#[test]
+fn every_scheduler_follows_the_target_law() {
+    let lag = |rounds| LaggedCapacity::new(NonZeroUsize::new(rounds).expect("a lag"));
+    let schedulers: [(&str, Box<dyn Scheduler>); 4] = [
+        ("threshold", Box::new(Threshold(0.5))),
+        ("adaptive", Box::new(Adaptive)),
+        ("capacity of 1 round ago", Box::new(lag(1))),
+        ("capacity of 2 rounds ago", Box::new(lag(2))),
+    ];
+    for (i, (name, mut scheduler)) in schedulers.into_iter().enumerate() {
+        for slots in [1, 8] {
+            let settings = costing(|extra| 1.0 + 0.6 * extra, slots, 500 + i as u64);
+            let mut counted = Counted {
+                scheduler: &mut *scheduler,
+                kept: 0,
+                offered: 0,
+            };
+            let p = p_value_with(&mut confident(ToyLaw::Full), &mut counted, &settings);
+            assert!(p > P_MIN, "{name} at {slots} slots: p = {p:e}");
+            let share = counted.kept as f64 / counted.offered as f64;
+            assert!(
+                (0.05..0.95).contains(&share),
+                "{name} at {slots} slots must cut, it kept {share}"
+            );
+        }
+    }
+}
+
+/// Verifies what gives the most expected tokens a second by the confidences of this very round: the counterexample of
+/// DSpark (arXiv 2607.05147) to schedulers without an early stop.
+struct Search;
+
+impl Scheduler for Search {
+    fn lengths(&mut self, survival: &[Vec<f32>], cost: &StepCost) -> Vec<usize> {
+        let [row] = survival else {
+            panic!("one slot, one row");
+        };
+        let rate = |len: &usize| {
+            let tokens: f32 = 1.0 + row[..*len].iter().sum::<f32>();
+            f64::from(tokens) * cost.steps_per_sec(1 + len)
+        };
+        let lens = 0..=row.len();
+        let best = lens.max_by(|a, b| rate(a).total_cmp(&rate(b)));
+        vec![best.expect("0 is a length")]
+    }
+}
+
+#[test]
+fn a_search_over_this_rounds_confidences_is_caught() {
+    // The first draft doubles the time of a pass, the others are free: they pay only together.
+    let settings = costing(|extra| 1.0 + extra.min(1.0), 1, 600);
+    let p = p_value_with(&mut confident(ToyLaw::Full), &mut Search, &settings);
+    assert!(p < 1e-30, "p = {p:e}");
 }
 
 #[test]
