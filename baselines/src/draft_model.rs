@@ -5,7 +5,7 @@
 
 use candle_core::{Device, Tensor};
 use decode::{
-    Anchor, Committed, DraftLaw, Drafter, Feed, Keep, Law, LayerId, Probe, Proposal, Result,
+    Anchor, Committed, DraftLaw, Drafter, Draws, Feed, Keep, Law, LayerId, Probe, Proposal, Result,
     Sampling, Slot, Target, TokenId, TokenIo, laws,
 };
 use models::{Decoder, DecoderConfig, DecoderOptions};
@@ -92,10 +92,7 @@ impl DraftModel {
         let forward = self.model.forward(&feeds, &[])?;
         let laws = laws(&forward.logits, sampling)?;
         for ((row, law), drafts) in rows.iter_mut().zip(laws).zip(drafts) {
-            drafts.tokens.push(law.draw(row.draws));
-            if let Law::Weights(weights) = law {
-                drafts.weights.extend(weights);
-            }
+            drafts.draw(law, row.draws);
         }
         Ok(())
     }
@@ -103,14 +100,25 @@ impl DraftModel {
 
 /// Drafts of one row while they are drawn.
 #[derive(Default)]
-struct Drafts {
+pub(crate) struct Drafts {
     tokens: Vec<TokenId>,
     /// `[tokens.len(), V]`, empty when greedy.
     weights: Vec<f32>,
 }
 
 impl Drafts {
-    fn proposal(self, vocab: usize) -> Result<Proposal> {
+    /// Draws the next draft and keeps the law it came from.
+    pub(crate) fn draw(&mut self, law: Law, draws: &mut Draws) -> TokenId {
+        let token = law.draw(draws);
+        self.tokens.push(token);
+        if let Law::Weights(weights) = law {
+            self.weights.extend(weights);
+        }
+        token
+    }
+
+    /// The chain of what was drawn.
+    pub(crate) fn proposal(self, vocab: usize) -> Result<Proposal> {
         let n = self.tokens.len();
         let law = match self.weights.is_empty() {
             true => DraftLaw::Point,
