@@ -58,6 +58,19 @@ impl<'a> From<&Feed<'a>> for Rows<'a> {
     }
 }
 
+/// Scratch rows of one slot that stand at one position, as one step of a drafter's chain or tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Level<'a> {
+    /// The slot they stand behind.
+    pub slot: Slot,
+    /// Distance of their position from the first one that the slot does not hold.
+    pub depth: usize,
+    /// Distance of the first row from the end of what the slot holds; the others follow it.
+    pub first: usize,
+    /// For each row the scratch rows it sees, counted like `first`, its own included.
+    pub seen: &'a [Vec<u32>],
+}
+
 /// What a forward over packed rows writes and sees; one entry of each list a row.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -196,6 +209,37 @@ impl SlotCache {
             plan.appended.push(Appended {
                 slot: slot.0,
                 n_rows: block_len,
+                parents: None,
+            });
+        }
+        plan.appended.clear();
+        Ok(plan)
+    }
+
+    /// Plans one step of a chain or tree that is thrown away again: every row sees the slot and the scratch rows that
+    /// its level lists, which earlier steps wrote. [`SlotCache::advance`] does not count them, and the next append
+    /// overwrites them.
+    ///
+    /// # Errors
+    /// If a slot is unknown or named twice, or the rows do not fit behind it.
+    pub fn plan_levels(&self, levels: &[Level<'_>]) -> Result<Plan> {
+        let mut plan = Plan::default();
+        for level in levels {
+            let n_rows = level.seen.len();
+            let base = self.room(&plan.appended, level.slot, level.first + n_rows)?;
+            let len = self.slots[level.slot.0].len;
+            for (row, seen) in level.seen.iter().enumerate() {
+                plan.dst.push((base + len + level.first + row) as u32);
+                plan.positions.push((len + level.depth) as u32);
+                plan.visible.push(Visible {
+                    start: base as u32,
+                    prefix: len as u32,
+                    extra: seen.iter().map(|r| (base + len) as u32 + r).collect(),
+                });
+            }
+            plan.appended.push(Appended {
+                slot: level.slot.0,
+                n_rows,
                 parents: None,
             });
         }

@@ -111,6 +111,16 @@ pub enum LoadError {
         /// Type in the file.
         got: String,
     },
+    /// A list of whole numbers is stored in another type.
+    #[error("{file}: tensor {tensor:?} is stored as {got}, supported: I64, I32, U32, U8, BOOL")]
+    IntegerDtype {
+        /// The file.
+        file: String,
+        /// Its name.
+        tensor: String,
+        /// Type in the file.
+        got: String,
+    },
     /// No target has this id.
     #[error("target {id:?} is unknown; known: {known}")]
     UnknownTarget {

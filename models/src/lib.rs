@@ -15,7 +15,7 @@ mod source;
 mod spec;
 mod weights;
 
-pub use cache::{CacheDims, Plan, Rows, SlotCache};
+pub use cache::{CacheDims, Level, Plan, Rows, SlotCache};
 pub use config::{DecoderConfig, HeadKind, full_attention_only, refuse_other_forward_passes};
 pub use decoder::{Decoder, DecoderOptions};
 pub use error::LoadError;

@@ -100,6 +100,11 @@ impl Weights {
         }
     }
 
+    /// What errors name when no single file can be named.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
     /// Whether the tensor is there and not taken yet.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
@@ -118,32 +123,25 @@ impl Weights {
     /// # Errors
     /// If it is missing, has another shape or a type other than BF16, F16 and F32, or cannot be read.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        let found = self
-            .find(name)
-            .and_then(|found| self.entries.remove_entry(&found));
-        let Some((name, entry)) = found else {
-            return Err(LoadError::MissingTensor {
-                file: self.place.clone(),
-                tensor: name.to_owned(),
-            });
-        };
-        let got = match &entry {
-            Entry::File(entry) => entry.shape.as_slice(),
-            Entry::Held(tensor) => tensor.dims(),
-        };
-        if got != shape {
-            return Err(LoadError::Shape {
-                file: self.label(&entry),
-                got: got.to_vec(),
-                tensor: name,
-                want: shape.to_vec(),
-            });
-        }
+        let (name, entry) = self.remove(name, shape)?;
         let tensor = match entry {
             Entry::Held(tensor) => tensor,
             Entry::File(entry) => self.read(name, &entry)?,
         };
         Ok(tensor.to_dtype(DType::F32)?.contiguous()?)
+    }
+
+    /// Hands a list of whole numbers over, stored as I64, I32 or U32, or as bytes or truth values (0 and 1).
+    ///
+    /// # Errors
+    /// If it is missing, has not `len` entries in one dimension or another type, or cannot be read.
+    pub fn take_integers(&mut self, name: &str, len: usize) -> Result<Vec<i64>> {
+        let (name, entry) = self.remove(name, &[len])?;
+        let list = match entry {
+            Entry::Held(tensor) => tensor.to_dtype(DType::I64)?.to_vec1()?,
+            Entry::File(entry) => self.read_integers(name, &entry)?,
+        };
+        Ok(list)
     }
 
     /// Drops a tensor that a checkpoint may hold although the model has no use for it, such as a tied head.
@@ -185,11 +183,59 @@ impl Weights {
             .find(|name| self.entries.contains_key(name))
     }
 
-    fn read(&self, name: String, entry: &FileEntry) -> Result<Tensor> {
-        let source = self
-            .source
+    /// The entry of a name, which is then taken.
+    fn remove(&mut self, name: &str, shape: &[usize]) -> Result<(String, Entry)> {
+        let found = self
+            .find(name)
+            .and_then(|found| self.entries.remove_entry(&found));
+        let Some((name, entry)) = found else {
+            return Err(LoadError::MissingTensor {
+                file: self.place.clone(),
+                tensor: name.to_owned(),
+            });
+        };
+        let got = match &entry {
+            Entry::File(entry) => entry.shape.as_slice(),
+            Entry::Held(tensor) => tensor.dims(),
+        };
+        if got != shape {
+            return Err(LoadError::Shape {
+                file: self.label(&entry),
+                got: got.to_vec(),
+                tensor: name,
+                want: shape.to_vec(),
+            });
+        }
+        Ok((name, entry))
+    }
+
+    fn source(&self) -> &Source {
+        self.source
             .as_ref()
-            .expect("file entries are only made by `open`, which keeps the source");
+            .expect("file entries are only made by `open`, which keeps the source")
+    }
+
+    fn read_integers(&self, name: String, entry: &FileEntry) -> Result<Vec<i64>> {
+        let source = self.source();
+        let bytes = source.read_range(&entry.file, entry.start, entry.len)?;
+        let list = match entry.dtype {
+            Dtype::I64 => whole(&bytes, i64::from_le_bytes),
+            Dtype::I32 => whole(&bytes, |b| i64::from(i32::from_le_bytes(b))),
+            Dtype::U32 => whole(&bytes, |b| i64::from(u32::from_le_bytes(b))),
+            Dtype::U8 | Dtype::BOOL => bytes.iter().map(|b| i64::from(*b)).collect(),
+            other => {
+                return Err(LoadError::IntegerDtype {
+                    file: source.label(&entry.file),
+                    tensor: name,
+                    got: format!("{other:?}"),
+                });
+            }
+        };
+        Ok(list)
+    }
+
+    fn read(&self, name: String, entry: &FileEntry) -> Result<Tensor> {
+        let source = self.source();
         let dtype = match entry.dtype {
             Dtype::BF16 => DType::BF16,
             Dtype::F16 => DType::F16,
@@ -213,6 +259,11 @@ impl Weights {
             _ => self.place.clone(),
         }
     }
+}
+
+fn whole<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> i64) -> Vec<i64> {
+    let (numbers, _) = bytes.as_chunks();
+    numbers.iter().map(|n| number(*n)).collect()
 }
 
 fn read_header(source: &Source, file: &str, entries: &mut BTreeMap<String, Entry>) -> Result<()> {

@@ -11,7 +11,7 @@ use candle_core::{Device, Tensor};
 use common::{configs, parse, tensors};
 use decode::Slot;
 use kernels::Visible;
-use models::{CacheAt, CacheDims, Layer, Rope, Rows, SlotCache, Weights};
+use models::{CacheAt, CacheDims, Layer, Level, Rope, Rows, SlotCache, Weights};
 
 fn cache(n_layers: usize, width: usize) -> SlotCache {
     let dims = CacheDims {
@@ -107,6 +107,36 @@ fn appended_rows_come_back_as_copies() {
     let (untouched, _) = cache.rows(0, Slot(1)).unwrap();
     assert_eq!(untouched.to_vec2::<f32>().unwrap(), [[0.; 2]; 2]);
     assert!(cache.rows(2, Slot(1)).is_err() && cache.rows(0, Slot(3)).is_err());
+}
+
+#[test]
+fn a_level_sees_the_slot_and_the_scratch_rows_it_lists() {
+    let mut cache = cache(1, 2);
+    let held = cache.plan(&[rows(1, 4, None), rows(2, 2, None)]).unwrap();
+    cache.advance(&held);
+    let level = |slot, first, seen| Level {
+        slot: Slot(slot),
+        depth: 1,
+        first,
+        seen,
+    };
+    let seen = [vec![1, 2], vec![0, 3]];
+    let plan = cache
+        .plan_levels(&[level(1, 2, &seen), level(2, 2, &seen[..1])])
+        .unwrap();
+    assert_eq!(plan.dst, [16, 17, 24]);
+    assert_eq!(plan.positions, [5, 5, 3]);
+    let want = [
+        sees(10, 4, &[15, 16]),
+        sees(10, 4, &[14, 17]),
+        sees(20, 2, &[23, 24]),
+    ];
+    assert_eq!(plan.visible, want);
+    cache.advance(&plan);
+    assert_eq!(cache.len(Slot(1)).unwrap(), 4);
+    let refused = |levels: &[Level<'_>]| cache.plan_levels(levels).unwrap_err().to_string();
+    assert!(refused(&[level(1, 5, &seen)]).contains("7 more do not fit"));
+    assert!(refused(&[level(1, 0, &seen), level(1, 2, &seen)]).contains("twice"));
 }
 
 #[test]

@@ -474,3 +474,32 @@ fn a_cache_longer_than_the_model_or_empty_is_refused() {
         assert_says(&error.to_string(), &[why]);
     }
 }
+
+#[test]
+fn whole_numbers_are_read_from_every_type_that_holds_them() {
+    let mut bytes = Vec::new();
+    let header = json!({
+        "wide": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
+        "flags": {"dtype": "BOOL", "shape": [3], "data_offsets": [16, 19]},
+        "real": {"dtype": "F32", "shape": [1], "data_offsets": [19, 23]},
+    })
+    .to_string();
+    bytes.extend((header.len() as u64).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend([7i64, -2].iter().flat_map(|n| n.to_le_bytes()));
+    bytes.extend([1, 0, 1]);
+    bytes.extend(1f32.to_le_bytes());
+    let source = Source::Embedded {
+        name: "lists",
+        files: vec![("model.safetensors", bytes.leak())],
+    };
+    let mut weights = Weights::open(&source).unwrap();
+    assert_eq!(weights.take_integers("wide", 2).unwrap(), [7, -2]);
+    assert_eq!(weights.take_integers("flags", 3).unwrap(), [1, 0, 1]);
+    let error = weights.take_integers("real", 1).unwrap_err().to_string();
+    assert!(error.contains("F32") && error.contains("I64"), "{error}");
+    let ids = Tensor::new(&[3u32, 9], &Device::Cpu).unwrap();
+    let mut held = Weights::from_tensors("held", [("ids".to_owned(), ids)]);
+    let error = held.take_integers("ids", 3).unwrap_err().to_string();
+    assert!(error.contains("\"ids\" is [2]"), "{error}");
+}
