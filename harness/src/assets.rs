@@ -37,20 +37,24 @@ impl Shelf {
         }
     }
 
-    /// Refuses a checkpoint folder that nothing was taken from.
-    ///
-    /// Notes on entries of the checkpoint folder that no target or drafter is named like.
+    /// Notes on entries of the checkpoint folder that no target or drafter is named like; `in_use` are the suffixes
+    /// of drafters that this run asks for.
     ///
     /// # Errors
     /// If the folder cannot be listed.
-    pub(crate) fn strangers(&self) -> Result<Vec<String>> {
+    pub(crate) fn strangers<'a>(
+        &self,
+        in_use: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<String>> {
         let Some(dir) = &self.checkpoints else {
             return Ok(Vec::new());
         };
+        let methods = baselines::METHODS.iter().filter_map(|m| m.checkpoint);
+        let suffixes: Vec<&str> = methods.chain(in_use).collect();
         let is_known = |name: &str| {
             models::TARGETS.iter().any(|target| {
-                let mut methods = baselines::METHODS.iter().filter_map(|m| m.checkpoint);
-                name == target.id || methods.any(|m| name == format!("{}-{m}", target.id))
+                let mut suffixes = suffixes.iter();
+                name == target.id || suffixes.any(|s| name == format!("{}-{s}", target.id))
             })
         };
         let mut notes = Vec::new();
@@ -74,6 +78,8 @@ impl Shelf {
         Ok(notes)
     }
 
+    /// Refuses a checkpoint folder that nothing was taken from.
+    ///
     /// # Errors
     /// If a checkpoint folder was given that holds none of the models in use, which is a slip of the pen.
     pub(crate) fn check_used<'a>(

@@ -8,8 +8,9 @@ use crate::train::TrainCommand;
 
 const EXAMPLES: &str = "\
 Examples:
-  draftbench                                     the quick matrix: tiny-qwen3 x vanilla, draft_model, dflash
-  draftbench run --methods dflash --prompts 6    a shorter one
+  draftbench                                     the quick preset: every family of methods on tiny-qwen3
+  draftbench run --methods dflash --prompts 4    a shorter one
+  draftbench run --methods dflash,dflash:max_draft=3 --sampling greedy
   draftbench run --sampling greedy,t1000 --thinking both --concurrency 1,8
   draftbench plan --targets tiny-llama           what would run, and what could not
   draftbench generate --rounds \"What is 12 + 30?\"
@@ -20,7 +21,7 @@ Exit code: 0 fine, 1 a cell failed or a text differs from vanilla's, 2 bad input
 /// Measures speculative decoding: how many tokens a drafting method gets accepted per round, how much faster that
 /// makes a target model, and whether the text stays the same.
 ///
-/// Without a subcommand it runs the quick matrix with models that are inside the binary.
+/// Without a subcommand it runs the quick preset with models that are inside the binary.
 #[derive(Parser, Debug)]
 #[command(name = "draftbench", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -58,45 +59,34 @@ pub(crate) struct RunArgs {
         default_value = "tiny-qwen3"
     )]
     pub(crate) targets: Vec<String>,
-    /// Decoding methods; vanilla is always measured too, since a speedup is relative to it
-    #[arg(
-        long,
-        value_name = "ID",
-        value_delimiter = ',',
-        default_value = "vanilla,draft_model,dflash"
-    )]
+    /// What is run unless flags say otherwise: a list that is typed takes the place of the preset's
+    #[arg(long, value_name = "ID", default_value = "quick")]
+    pub(crate) preset: String,
+    /// Decoding methods, with options as METHOD:KEY=VALUE:KEY=VALUE; `draftbench list` names them all. Vanilla is
+    /// always measured too, since a speedup is relative to it
+    #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     pub(crate) methods: Vec<String>,
     /// Prompt suites
-    #[arg(
-        long,
-        value_name = "ID",
-        value_delimiter = ',',
-        default_value = "mini-maths,mini-code,mini-chat"
-    )]
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) suites: Vec<String>,
     /// How tokens are chosen: greedy, or t and the temperature in thousandths (t1000 is temperature 1)
-    #[arg(
-        long,
-        value_name = "KEY",
-        value_delimiter = ',',
-        default_value = "greedy"
-    )]
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub(crate) sampling: Vec<String>,
     /// Thinking switch of the chat template
     #[arg(long, value_enum, default_value = "off")]
     pub(crate) thinking: ThinkingArg,
     /// Sequences decoded at once, 1 to 64
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) concurrency: Vec<u32>,
     /// Only the first N prompts of each suite
     #[arg(long, value_name = "N")]
     pub(crate) prompts: Option<u32>,
     /// Answers to each prompt where tokens are sampled; greedy needs one
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) samples: u32,
+    #[arg(long, value_name = "N")]
+    pub(crate) samples: Option<u32>,
     /// Most tokens of an answer
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub(crate) max_new: u32,
+    #[arg(long, value_name = "N")]
+    pub(crate) max_new: Option<u32>,
     /// Seed of every random stream
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
@@ -130,8 +120,8 @@ pub(crate) struct GenerateArgs {
     /// Target model
     #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
     pub(crate) target: String,
-    /// Decoding method
-    #[arg(long, value_name = "ID", default_value = "dflash")]
+    /// Decoding method, with options as METHOD:KEY=VALUE
+    #[arg(long, value_name = "METHOD", default_value = "dflash")]
     pub(crate) method: String,
     /// Thinking switch of the chat template
     #[arg(long, value_enum, default_value = "off")]
@@ -192,15 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_subcommand_the_quick_matrix_is_asked_for() {
+    fn without_a_subcommand_the_quick_preset_is_asked_for() {
         let args = run_args(&["draftbench"]);
-        assert_eq!(args.targets, ["tiny-qwen3"]);
-        assert_eq!(args.methods, ["vanilla", "draft_model", "dflash"]);
-        assert_eq!(args.suites, ["mini-maths", "mini-code", "mini-chat"]);
         assert_eq!(
-            (args.concurrency, args.sampling),
-            (vec![1], vec!["greedy".to_owned()])
+            (args.preset.as_str(), args.targets),
+            ("quick", vec!["tiny-qwen3".to_owned()])
         );
+        assert!(args.methods.is_empty() && args.suites.is_empty() && args.sampling.is_empty());
     }
 
     #[test]

@@ -2,23 +2,26 @@
 
 use anyhow::Result;
 use decode::{
-    Drafter, Generation, Parts, Request, RequestId, Sampling, Settings, StepCost, Target, VerifyAll,
+    Drafter, Generation, Parts, Request, RequestId, Sampling, Settings, StepCost, Target,
 };
 use reports::{
     Answer, Cell, Ended, Grams, Outcome, PromptKey, Record, Rounds, SCHEMA, SamplingKey,
 };
 
 use crate::measure::{Times, stopwatch};
+use crate::schedule::Schedule;
 
 /// Tokens of a warm-up answer.
 const WARM_UP_TOKENS: usize = 16;
 
 /// A method ready to draft.
 pub(crate) struct Arm {
-    /// Its id.
-    pub(crate) method: &'static str,
+    /// What records call it.
+    pub(crate) method: String,
     /// Its drafter.
     pub(crate) drafter: Box<dyn Drafter>,
+    /// How its proposals are cut.
+    pub(crate) schedule: Schedule,
 }
 
 /// A rendered prompt.
@@ -81,7 +84,7 @@ pub(crate) fn passes(concurrency: u32) -> u32 {
 /// Those of the sink.
 pub(crate) fn measure(
     target: &mut dyn Target,
-    arms: &mut [Arm],
+    arms: &mut [&mut Arm],
     job: &Job<'_>,
     sink: &mut dyn Sink,
 ) -> Result<()> {
@@ -109,7 +112,7 @@ pub(crate) fn measure(
                 } else {
                     step
                 };
-                bench.batch(arm_idx, &mut arms[arm_idx], batch, pass)?;
+                bench.batch(arm_idx, arms[arm_idx], batch, pass)?;
             }
             reversed = !reversed;
         }
@@ -174,10 +177,11 @@ impl Bench<'_> {
             cost: StepCost::flat(),
         };
         let mut watch = stopwatch();
+        let mut scheduler = arm.schedule.scheduler();
         let parts = Parts {
             target: &mut *self.target,
             drafter: &mut *arm.drafter,
-            scheduler: &mut VerifyAll,
+            scheduler: &mut *scheduler,
             probe: &mut watch,
         };
         let done = decode::decode(parts, requests, &settings)?;
@@ -214,7 +218,7 @@ impl Bench<'_> {
             schema: SCHEMA,
             run: self.job.run.to_owned(),
             cell: Cell {
-                method: arm.method.to_owned(),
+                method: arm.method.clone(),
                 ..self.job.cell.clone()
             },
             prompt,

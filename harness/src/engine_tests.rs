@@ -7,6 +7,7 @@ use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking}
 
 use crate::engine::{Arm, Ask, Job, Sink, Tokens, measure};
 use crate::equality::Ledger;
+use crate::schedule::Schedule;
 
 const VOCAB: usize = 11;
 const SLOTS: usize = 4;
@@ -75,14 +76,16 @@ impl Drafter for Breaks {
 
 fn vanilla() -> Arm {
     Arm {
-        method: "vanilla",
+        method: "vanilla".into(),
+        schedule: Schedule::All,
         drafter: Box::new(Breaks { after: usize::MAX }),
     }
 }
 
-fn oracle(method: &'static str, wrong: Wrong) -> Arm {
+fn oracle(method: &str, wrong: Wrong) -> Arm {
     Arm {
-        method,
+        method: method.into(),
+        schedule: Schedule::All,
         drafter: Box::new(Oracle::new(3, wrong, SLOTS)),
     }
 }
@@ -133,7 +136,8 @@ fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
         tokens: Tokens::Kept,
     };
     let mut kept = Kept::default();
-    measure(&mut target, arms, &job, &mut kept).unwrap();
+    let mut arms: Vec<&mut Arm> = arms.iter_mut().collect();
+    measure(&mut target, &mut arms, &job, &mut kept).unwrap();
     for slot in 0..SLOTS {
         assert!(
             target.cached(Slot(slot)).is_empty(),
@@ -215,7 +219,8 @@ fn an_arm_that_errs_is_recorded_and_the_others_go_on() {
     let mut arms = [
         vanilla(),
         Arm {
-            method: "broken",
+            method: "broken".into(),
+            schedule: Schedule::All,
             // Warm-up takes 12 rounds, the first prompt too.
             drafter: Box::new(Breaks { after: 30 }),
         },
@@ -242,7 +247,8 @@ fn an_arm_that_errs_while_warming_up_gets_one_record_for_the_cell() {
     let mut arms = [
         vanilla(),
         Arm {
-            method: "broken",
+            method: "broken".into(),
+            schedule: Schedule::All,
             drafter: Box::new(Breaks { after: 0 }),
         },
     ];

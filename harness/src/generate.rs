@@ -6,17 +6,17 @@ use std::str::FromStr as _;
 use anyhow::{Context as _, Result, bail};
 use decode::{
     Generation, Parts, Phase, Probe, Request, RequestId, Round, Settings, StepCost, Target as _,
-    TokenId, VerifyAll,
+    TokenId,
 };
-use models::DecoderOptions;
 use reports::{SamplingKey, Thinking};
 
+use crate::arms::{self, ArmPlan, DrafterPlan};
 use crate::assets::Shelf;
 use crate::cli::{ColorArg, GenerateArgs, SwitchArg};
 use crate::engine::{Arm, sampling};
 use crate::measure::{Stopwatch, Times, stopwatch};
 use crate::output::{Ending, Verdict, say};
-use crate::plan::{self, DrafterPlan};
+use crate::plan;
 use crate::stage;
 
 const GREEN: &str = "\x1b[32m";
@@ -29,9 +29,9 @@ const PLAIN: &str = "\x1b[0m";
 pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     plan::at_least_one("--max-new", args.max_new)?;
     let key = SamplingKey::from_str(&args.sampling).context("--sampling")?;
-    let method = baselines::method(&args.method)?;
+    let arm = ArmPlan::parse(&args.method)?;
     let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
-    let target = plan::target_plan(&args.target, &[method], &shelf)?;
+    let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
     shelf.check_used(target.sources())?;
     for drafter in &target.drafters {
         if let DrafterPlan::Skipped(_, why) = drafter {
@@ -48,12 +48,13 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     let prompt = renderer.render(&turns, stage::switch(thinking))?.token_ids;
     let max_new = args.max_new as usize;
     let capacity = stage::check_one(&target, prompt.len(), max_new, 1)?;
-    let (mut decoder, arms) = stage::load(&target, DecoderOptions { slots: 1, capacity })?;
-    let Some(Arm { mut drafter, .. }) = arms.into_iter().next() else {
-        bail!("method {} was not loaded", method.id);
+    let (mut decoder, arms) = stage::load(&target, &[1], capacity)?;
+    let Some((_, Arm { mut drafter, .. })) = arms.into_iter().next() else {
+        bail!("method {} was not loaded", arm.key());
     };
     stage::check_one(&target, prompt.len(), max_new, drafter.max_draft() + 1)?;
-    plan::mixed(&target)
+    target
+        .mixed()
         .iter()
         .for_each(|note| eprintln!("note: {note}"));
 
@@ -77,10 +78,11 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         seed: args.seed,
         cost: StepCost::flat(),
     };
+    let mut scheduler = arm.schedule.scheduler();
     let parts = Parts {
         target: &mut decoder,
         drafter: &mut *drafter,
-        scheduler: &mut VerifyAll,
+        scheduler: &mut *scheduler,
         probe: &mut show,
     };
     let done = decode::decode(parts, vec![request], &settings)?;

@@ -1,9 +1,12 @@
 //! `draftbench list`.
 
+use std::collections::BTreeSet;
+
 use models::Files;
 
 use crate::assets::Shelf;
 use crate::output::{Ending, Verdict, say};
+use crate::preset;
 
 /// Prints every id that the other commands accept.
 ///
@@ -38,6 +41,28 @@ pub(crate) fn list() -> Ending {
             }
         };
         out.push_str(&row(method.id, &format!("{} ({needs})", method.title)));
+        for (name, what) in method.options {
+            out.push_str(&row(&format!("  :{name}="), what));
+        }
+    }
+    out.push_str("options of every method with a drafter, as METHOD:KEY=VALUE\n");
+    for (name, what) in baselines::COMMON_OPTIONS {
+        out.push_str(&row(&format!("  :{name}="), what));
+    }
+    if !baselines::PRESETS.is_empty() {
+        out.push_str("methods by a shorter name\n");
+    }
+    for (name, spelled) in baselines::PRESETS {
+        out.push_str(&row(name, spelled));
+    }
+    out.push_str("presets\n");
+    for id in preset::ids() {
+        let preset = preset::load(id)?;
+        let arms: BTreeSet<&String> = preset.blocks.iter().flat_map(|b| &b.methods).collect();
+        out.push_str(&row(
+            id,
+            &format!("{} ({} methods and vanilla)", preset.title, arms.len()),
+        ));
     }
     out.push_str("suites\n");
     for id in suites::ids() {

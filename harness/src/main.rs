@@ -1,5 +1,6 @@
 //! The `draftbench` command.
 
+mod arms;
 mod assets;
 mod cli;
 mod engine;
@@ -13,7 +14,9 @@ mod machine;
 mod measure;
 mod output;
 mod plan;
+mod preset;
 mod run;
+mod schedule;
 mod stage;
 mod train;
 

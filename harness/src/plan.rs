@@ -5,14 +5,17 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use baselines::Method;
-use models::{Source, TargetSpec};
 use reports::{Cell, SamplingKey, Thinking};
 
+use crate::arms::{self, ArmPlan, DrafterPlan, TargetPlan};
 use crate::assets::Shelf;
 use crate::cli::{MachineArgs, RunArgs, ThinkingArg};
 use crate::engine::{Tokens, passes};
 use crate::machine;
+use crate::preset::{self, Block, Preset};
+
+/// The arm every speedup is relative to.
+const VANILLA: &str = "vanilla";
 
 /// Most sequences decoded at once.
 const MAX_CONCURRENCY: u32 = 64;
@@ -27,14 +30,16 @@ const MAX_SAMPLES: u32 = 10_000;
 pub(crate) struct Plan {
     /// Id of the run.
     pub(crate) run: String,
+    /// The preset it began as.
+    pub(crate) preset: String,
     /// In the order asked for.
     pub(crate) targets: Vec<TargetPlan>,
     /// In column order, vanilla first.
-    pub(crate) methods: Vec<&'static Method>,
-    /// In the order asked for.
+    pub(crate) arms: Vec<ArmPlan>,
+    /// Every suite that a group runs, in the order asked for.
     pub(crate) suites: Vec<&'static str>,
-    /// Sampling, thinking and concurrency, combined.
-    pub(crate) settings: Vec<Setting>,
+    /// What is measured together, in the order it runs.
+    pub(crate) groups: Vec<Group>,
     /// How much of it.
     pub(crate) limits: Limits,
     /// Folder of the run.
@@ -45,24 +50,15 @@ pub(crate) struct Plan {
     pub(crate) notes: Vec<String>,
 }
 
-/// One target and the drafters that go with it.
-#[derive(Debug)]
-pub(crate) struct TargetPlan {
-    /// The target.
-    pub(crate) spec: &'static TargetSpec,
-    /// Its files.
-    pub(crate) source: Source,
-    /// One entry a method of the plan, in its order.
-    pub(crate) drafters: Vec<DrafterPlan>,
-}
-
-/// What a method gets for one target.
-#[derive(Debug)]
-pub(crate) enum DrafterPlan {
-    /// It can run.
-    Ready(&'static Method, Option<Source>),
-    /// It cannot; its cells are skipped.
-    Skipped(&'static Method, String),
+/// Cells of one target that differ in their arm alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Sampling, thinking, concurrency.
+    pub(crate) setting: Setting,
+    /// The suite.
+    pub(crate) suite: &'static str,
+    /// Indices into [`Plan::arms`], rising; vanilla is among them.
+    pub(crate) arms: Vec<usize>,
 }
 
 /// The axes that change between cells of one target and suite.
@@ -79,8 +75,8 @@ pub(crate) struct Setting {
 /// How much is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Prompts of a suite; all if absent.
-    pub(crate) prompts: Option<usize>,
+    /// Most prompts of a suite.
+    pub(crate) prompts: usize,
     /// Answers to a prompt where tokens are sampled.
     pub(crate) samples: u32,
     /// Most tokens of an answer.
@@ -105,39 +101,19 @@ impl Limits {
 /// One that names the first id or flag that is wrong.
 pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
     let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
+    let preset = preset::load(&args.preset)?.typed_over(args);
     let mut notes = Vec::new();
-    let methods = methods(&args.methods, &mut notes)?;
+    let arms = arms(&preset, args, &mut notes)?;
     let targets = unique(&args.targets)
         .into_iter()
-        .map(|id| target_plan(id, &methods, &shelf))
+        .map(|id| arms::target_plan(id, &arms, &shelf))
         .collect::<Result<Vec<_>>>()?;
     shelf.check_used(targets.iter().flat_map(TargetPlan::sources))?;
-    let suites = unique(&args.suites)
-        .into_iter()
-        .map(suite)
-        .collect::<Result<Vec<_>>>()?;
-    let settings = settings(args)?;
-    if let Some(prompts) = args.prompts {
-        at_least_one("--prompts", prompts)?;
-    }
-    at_least_one("--samples", args.samples)?;
-    ensure!(
-        args.samples <= MAX_SAMPLES,
-        "--samples {}: at most {MAX_SAMPLES}",
-        args.samples
-    );
-    at_least_one("--max-new", args.max_new)?;
-    let limits = Limits {
-        prompts: args.prompts.map(|n| n as usize),
-        samples: args.samples,
-        max_new: args.max_new as usize,
-        seed: args.seed,
-    };
-    notes.extend(targets.iter().flat_map(mixed));
-    notes.extend(shelf.strangers()?);
-    for suite in &suites {
-        notes.extend(unreached(suite, &settings, limits)?);
-    }
+    let limits = limits(&preset, args)?;
+    let groups = groups(&preset, args, &arms)?;
+    notes.extend(targets.iter().flat_map(TargetPlan::mixed));
+    notes.extend(shelf.strangers(arms.iter().filter_map(|a| a.checkpoint.as_deref()))?);
+    notes.extend(unreached(&groups, limits)?);
     let run = run_id();
     Ok(Plan {
         out: match &args.out {
@@ -145,10 +121,11 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
             None => Path::new("runs").join(&run),
         },
         run,
+        preset: args.preset.clone(),
         targets,
-        methods,
-        suites,
-        settings,
+        arms,
+        suites: suites_of(&groups),
+        groups,
         limits,
         tokens: if args.keep_tokens {
             Tokens::Kept
@@ -156,6 +133,23 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
             Tokens::Hashed
         },
         notes,
+    })
+}
+
+fn limits(preset: &Preset, args: &RunArgs) -> Result<Limits> {
+    at_least_one("--prompts", preset.prompts)?;
+    at_least_one("--samples", preset.samples)?;
+    ensure!(
+        preset.samples <= MAX_SAMPLES,
+        "--samples {}: at most {MAX_SAMPLES}",
+        preset.samples
+    );
+    at_least_one("--max-new", preset.max_new)?;
+    Ok(Limits {
+        prompts: preset.prompts as usize,
+        samples: preset.samples,
+        max_new: preset.max_new as usize,
+        seed: args.seed,
     })
 }
 
@@ -187,70 +181,73 @@ pub(crate) fn start_threads(args: &MachineArgs) -> Result<()> {
         .with_context(|| format!("--threads {threads}: cannot be started"))
 }
 
-/// A target, its files and its drafters.
-///
-/// # Errors
-/// If the target is unknown or its files are nowhere.
-pub(crate) fn target_plan(
-    id: &str,
-    methods: &[&'static Method],
-    shelf: &Shelf,
-) -> Result<TargetPlan> {
-    let spec = models::target(id)?;
-    let Some(source) = shelf.find(spec.id) else {
-        bail!("{}", no_files(spec));
-    };
-    let drafters = methods
-        .iter()
-        .map(|method| drafter_plan(spec, method, shelf))
-        .collect();
-    Ok(TargetPlan {
-        spec,
-        source,
-        drafters,
-    })
-}
-
-fn no_files(spec: &TargetSpec) -> String {
-    match spec.files {
-        models::Files::Embedded => format!(
-            "target {:?} is not inside this binary; build it with the files in assets/tiny/{}, or name a folder that holds {0}/ with --checkpoints",
-            spec.id, spec.id
-        ),
-        models::Files::Checkpoint { repository } => format!(
-            "target {:?} needs files: put those of {repository} into DIR/{} and give --checkpoints DIR",
-            spec.id, spec.id
-        ),
+/// Every arm of the preset once, vanilla first, then in the order of [`baselines::METHODS`].
+fn arms(preset: &Preset, args: &RunArgs, notes: &mut Vec<String>) -> Result<Vec<ArmPlan>> {
+    let mut arms = vec![ArmPlan::parse(VANILLA)?];
+    for key in preset.blocks.iter().flat_map(|b| &b.methods) {
+        if arms.iter().any(|a| a.key() == key) {
+            continue;
+        }
+        match ArmPlan::parse(key) {
+            Ok(arm) => arms.push(arm),
+            // A preset may name methods that come with a later version.
+            Err(err) if args.methods.is_empty() => {
+                notes.push(format!("preset {}: {key} is left out: {err}", args.preset));
+            }
+            Err(err) => return Err(err),
+        }
     }
-}
-
-fn drafter_plan(spec: &TargetSpec, method: &'static Method, shelf: &Shelf) -> DrafterPlan {
-    let Some(suffix) = method.checkpoint else {
-        return DrafterPlan::Ready(method, None);
-    };
-    let folder = format!("{}-{suffix}", spec.id);
-    match shelf.find(&folder) {
-        Some(source) => DrafterPlan::Ready(method, Some(source)),
-        None => DrafterPlan::Skipped(
-            method,
-            format!(
-                "{} has no drafter for {}: no folder {folder}/ under --checkpoints or inside the binary",
-                method.id, spec.id
-            ),
-        ),
-    }
-}
-
-fn methods(asked: &[String], notes: &mut Vec<String>) -> Result<Vec<&'static Method>> {
-    let asked = unique(asked)
-        .into_iter()
-        .map(baselines::method)
-        .collect::<Result<Vec<_>, _>>()?;
-    let is_asked = |m: &&Method| m.id == "vanilla" || asked.iter().any(|a| a.id == m.id);
-    if !asked.iter().any(|m| m.id == "vanilla") {
+    if !args.methods.is_empty() && !args.methods.iter().any(|m| m == VANILLA) {
         notes.push("vanilla is measured too, since a speedup is relative to it".into());
     }
-    Ok(baselines::METHODS.iter().filter(is_asked).collect())
+    let column = |arm: &ArmPlan| {
+        let is_method = |m: &baselines::Method| m.id == arm.arm.method.id;
+        baselines::METHODS.iter().position(is_method)
+    };
+    arms.sort_by_key(column);
+    Ok(arms)
+}
+
+/// The preset's blocks as groups; what two blocks both ask for is run once.
+fn groups(preset: &Preset, args: &RunArgs, arms: &[ArmPlan]) -> Result<Vec<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for block in &preset.blocks {
+        let suites = unique(&block.suites)
+            .into_iter()
+            .map(suite)
+            .collect::<Result<Vec<_>>>()?;
+        let is_asked =
+            |arm: &ArmPlan| arm.key() == VANILLA || block.methods.iter().any(|m| m == arm.key());
+        let asked: Vec<usize> = (0..arms.len()).filter(|i| is_asked(&arms[*i])).collect();
+        for setting in settings(block, args.thinking)? {
+            for suite in &suites {
+                let is_same = |g: &&mut Group| (g.setting, g.suite) == (setting, *suite);
+                match groups.iter_mut().find(is_same) {
+                    Some(group) => {
+                        group.arms.extend(&asked);
+                        group.arms.sort_unstable();
+                        group.arms.dedup();
+                    }
+                    None => groups.push(Group {
+                        setting,
+                        suite,
+                        arms: asked.clone(),
+                    }),
+                }
+            }
+        }
+    }
+    Ok(groups)
+}
+
+fn suites_of(groups: &[Group]) -> Vec<&'static str> {
+    let mut suites = Vec::new();
+    for group in groups {
+        if !suites.contains(&group.suite) {
+            suites.push(group.suite);
+        }
+    }
+    suites
 }
 
 fn suite(id: &str) -> Result<&'static str> {
@@ -261,17 +258,17 @@ fn suite(id: &str) -> Result<&'static str> {
     }
 }
 
-fn settings(args: &RunArgs) -> Result<Vec<Setting>> {
-    let sampling = unique(&args.sampling)
+fn settings(block: &Block, thinking: ThinkingArg) -> Result<Vec<Setting>> {
+    let sampling = unique(&block.sampling)
         .into_iter()
         .map(|key| SamplingKey::from_str(key).context("--sampling"))
         .collect::<Result<Vec<_>>>()?;
-    let thinking: &[Thinking] = match args.thinking {
+    let thinking: &[Thinking] = match thinking {
         ThinkingArg::Off => &[Thinking::Off],
         ThinkingArg::On => &[Thinking::On],
         ThinkingArg::Both => &[Thinking::Off, Thinking::On],
     };
-    let mut concurrency = args.concurrency.clone();
+    let mut concurrency = block.concurrency.clone();
     concurrency.sort_unstable();
     concurrency.dedup();
     if let Some(bad) = concurrency
@@ -293,34 +290,25 @@ fn settings(args: &RunArgs) -> Result<Vec<Setting>> {
     Ok(out)
 }
 
-/// Notes on drafters inside the binary that meet a target from a folder, which they may not have been trained for.
-pub(crate) fn mixed(target: &TargetPlan) -> Vec<String> {
-    let from_folder = matches!(target.source, Source::Dir(_));
-    let embedded = target.drafters.iter().filter_map(|drafter| match drafter {
-        DrafterPlan::Ready(method, Some(Source::Embedded { .. })) if from_folder => Some(method.id),
-        _ => None,
-    });
-    let place = target.source.place();
-    let note = |id| format!("the target is {place}, the {id} drafter is the one inside the binary");
-    embedded.map(note).collect()
-}
-
-/// Notes on settings whose concurrency a suite is too short to fill.
-fn unreached(suite: &str, settings: &[Setting], limits: Limits) -> Result<Vec<String>> {
-    let n_prompts = suites::load(suite)?.prompts.len();
-    let n_prompts = limits.prompts.map_or(n_prompts, |n| n.min(n_prompts));
-    let note = |s: &Setting| {
-        let n_answers = n_prompts as u64 * u64::from(limits.samples(*s));
-        let short = n_answers < u64::from(s.concurrency);
-        short.then(|| {
-            format!(
-                "{suite}, {}: {n_answers} answers do not fill concurrency {}, only as many run at once",
-                s.sampling, s.concurrency
-            )
-        })
-    };
-    // Settings that differ in thinking alone give the same note.
-    let mut notes: Vec<String> = settings.iter().filter_map(note).collect();
+/// Notes on groups whose concurrency their suite is too short to fill.
+fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for group in groups {
+        let Setting {
+            sampling,
+            concurrency,
+            ..
+        } = group.setting;
+        let n_prompts = suites::load(group.suite)?.prompts.len().min(limits.prompts);
+        let n_answers = n_prompts as u64 * u64::from(limits.samples(group.setting));
+        if n_answers < u64::from(concurrency) {
+            notes.push(format!(
+                "{}, {sampling}: {n_answers} answers do not fill concurrency {concurrency}, only as many run at once",
+                group.suite
+            ));
+        }
+    }
+    // Groups that differ in thinking alone give the same note.
     notes.sort();
     notes.dedup();
     Ok(notes)
@@ -344,60 +332,57 @@ fn run_id() -> String {
     format!("{}-{}", machine::timestamp(secs), &hash[..4])
 }
 
-impl TargetPlan {
-    /// Where weights come from, if any come from a folder.
-    pub(crate) fn weights(&self) -> Option<String> {
-        self.sources()
-            .find(|source| matches!(source, Source::Dir(_)))?;
-        let drafters = self.drafters.iter().filter_map(|d| match d {
-            DrafterPlan::Ready(method, Some(source)) => {
-                Some(format!("{} {}", method.id, source.place()))
-            }
-            _ => None,
-        });
-        let all: Vec<String> = std::iter::once(format!("{} {}", self.spec.id, self.source.place()))
-            .chain(drafters)
-            .collect();
-        Some(format!("weights: {}", all.join(", ")))
-    }
-
-    /// Every set of files in use.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
-        let drafters = self.drafters.iter().filter_map(|d| match d {
-            DrafterPlan::Ready(_, source) => source.as_ref(),
-            DrafterPlan::Skipped(..) => None,
-        });
-        std::iter::once(&self.source).chain(drafters)
-    }
-}
-
 impl Plan {
     /// Coordinates of one cell.
-    pub(crate) fn cell(&self, target: &str, suite: &str, setting: Setting, method: &str) -> Cell {
+    pub(crate) fn cell(&self, target: &str, group: &Group, method: &str) -> Cell {
         Cell {
             target: target.to_owned(),
-            suite: suite.to_owned(),
-            sampling: setting.sampling,
-            thinking: setting.thinking,
-            concurrency: setting.concurrency,
+            suite: group.suite.to_owned(),
+            sampling: group.setting.sampling,
+            thinking: group.setting.thinking,
+            concurrency: group.setting.concurrency,
             method: method.to_owned(),
         }
     }
 
     /// Answers that will be decoded if `n_prompts` gives each suite's length.
     pub(crate) fn n_answers(&self, n_prompts: impl Fn(&str) -> usize) -> u64 {
-        let prompts: usize = self.suites.iter().map(|s| n_prompts(s)).sum();
-        let arms: usize = self
-            .targets
-            .iter()
-            .map(|t| t.drafters.iter().filter(|d| d.is_ready()).count())
-            .sum();
-        let times: u64 = self
-            .settings
-            .iter()
-            .map(|s| u64::from(self.limits.samples(*s)) * u64::from(passes(s.concurrency)))
-            .sum();
-        prompts as u64 * arms as u64 * times
+        let of_group = |group: &Group| {
+            let is_ready = |t: &TargetPlan, arm: usize| t.drafters[arm].is_ready();
+            let of_target = |t: &TargetPlan| group.arms.iter().filter(|a| is_ready(t, **a)).count();
+            let arms: usize = self.targets.iter().map(of_target).sum();
+            let samples = self.limits.samples(group.setting);
+            let times = u64::from(samples) * u64::from(passes(group.setting.concurrency));
+            (n_prompts(group.suite) * arms) as u64 * times
+        };
+        self.groups.iter().map(of_group).sum()
+    }
+
+    /// Most sequences an arm decodes at once.
+    pub(crate) fn most_at_once(&self, arm_idx: usize) -> u32 {
+        let its = self.groups.iter().filter(|g| g.arms.contains(&arm_idx));
+        its.map(|g| g.setting.concurrency).max().unwrap_or(1)
+    }
+
+    /// Cells of one target.
+    fn n_cells(&self) -> usize {
+        self.groups.iter().map(|g| g.arms.len()).sum()
+    }
+
+    /// Each setting with the number of its arms and their suites; suites with other arms are another entry.
+    fn by_setting(&self) -> Vec<(Setting, usize, Vec<&'static str>)> {
+        let mut out: Vec<(Setting, usize, Vec<&'static str>)> = Vec::new();
+        for group in &self.groups {
+            let n_arms = group.arms.len();
+            match out
+                .iter_mut()
+                .find(|o| (o.0, o.1) == (group.setting, n_arms))
+            {
+                Some(entry) => entry.2.push(group.suite),
+                None => out.push((group.setting, n_arms, vec![group.suite])),
+            }
+        }
+        out
     }
 
     /// The plan for a person to read.
@@ -415,44 +400,35 @@ impl Plan {
             ));
             for drafter in &target.drafters {
                 say(match drafter {
-                    DrafterPlan::Ready(m, None) => format!("  method  {} (no weights)", m.id),
-                    DrafterPlan::Ready(m, Some(s)) => {
-                        format!("  method  {} from {}", m.id, s.place())
+                    DrafterPlan::Ready(a, None) => format!("  method  {} (no weights)", a.key()),
+                    DrafterPlan::Ready(a, Some(s)) => {
+                        format!("  method  {} from {}", a.key(), s.place())
                     }
-                    DrafterPlan::Skipped(m, why) => format!("  method  {} skipped: {why}", m.id),
+                    DrafterPlan::Skipped(a, why) => format!("  method  {} skipped: {why}", a.key()),
                 });
             }
         }
         say(format!("suites    {}", self.suites.join(", ")));
-        for setting in &self.settings {
+        for (setting, n_arms, suites) in self.by_setting() {
             say(format!(
-                "setting   {}, thinking {}, concurrency {}",
-                setting.sampling, setting.thinking, setting.concurrency
+                "setting   {}, thinking {}, concurrency {}: {n_arms} methods on {}",
+                setting.sampling,
+                setting.thinking,
+                setting.concurrency,
+                suites.join(", ")
             ));
         }
         let limits = self.limits;
-        let prompts = limits
-            .prompts
-            .map_or("all prompts".into(), |n| format!("{n} prompts a suite"));
         say(format!(
-            "limits    {prompts}, {} sampled answers a prompt, at most {} tokens, seed {}",
-            limits.samples, limits.max_new, limits.seed
+            "limits    {} prompts a suite, {} sampled answers a prompt, at most {} tokens, seed {}",
+            limits.prompts, limits.samples, limits.max_new, limits.seed
         ));
-        let n_cells =
-            self.targets.len() * self.methods.len() * self.suites.len() * self.settings.len();
-        say(format!("cells     {n_cells}"));
+        say(format!("cells     {}", self.targets.len() * self.n_cells()));
         say(format!("out       {}", self.out.display()));
         for note in &self.notes {
             say(format!("note      {note}"));
         }
         out
-    }
-}
-
-impl DrafterPlan {
-    /// Whether it can run.
-    pub(crate) fn is_ready(&self) -> bool {
-        matches!(self, Self::Ready(..))
     }
 }
 
@@ -470,32 +446,76 @@ mod tests {
 
     #[test]
     fn a_concurrency_that_a_suite_cannot_fill_is_noted() {
-        let notes = |typed: &[&str]| plan(typed).unwrap().notes;
-        assert_eq!(notes(&["--concurrency", "1,24"]), [""; 0]);
-        let short = notes(&[
-            "--suites",
-            "mini-chat",
-            "--concurrency",
-            "8,32",
-            "--prompts",
-            "10",
-        ]);
+        let notes = |more: &str| {
+            let typed = format!("--methods vanilla --sampling greedy --prompts 24 {more}");
+            let typed: Vec<&str> = typed.split_whitespace().collect();
+            plan(&typed).unwrap().notes
+        };
+        assert_eq!(notes("--concurrency 1,24"), [""; 0]);
+        let short = notes("--concurrency 8,32 --suites mini-chat --thinking both");
         assert_eq!(short.len(), 1, "{short:?}");
         assert!(
-            short[0].contains("10 answers") && short[0].contains("concurrency 32"),
+            short[0].contains("24 answers") && short[0].contains("concurrency 32"),
             "{short:?}"
         );
-        let filled = [
+        let filled = plan(&[
+            "--methods",
+            "vanilla",
             "--sampling",
             "t1000",
             "--samples",
             "4",
             "--concurrency",
             "32",
-            "--prompts",
-            "8",
-        ];
-        assert_eq!(notes(&filled), [""; 0]);
+        ]);
+        assert_eq!(filled.unwrap().notes, [""; 0]);
+    }
+
+    #[test]
+    fn arms_of_one_method_are_columns_side_by_side_and_vanilla_is_the_first() {
+        let plan = plan(&[
+            "--methods",
+            "dflash:max_draft=3,draft_model,dflash,dflash",
+            "--sampling",
+            "greedy",
+        ])
+        .unwrap();
+        let keys: Vec<&str> = plan.arms.iter().map(ArmPlan::key).collect();
+        assert_eq!(
+            keys,
+            ["vanilla", "draft_model", "dflash:max_draft=3", "dflash"]
+        );
+        assert_eq!(plan.groups.len(), 3);
+        assert!(plan.groups.iter().all(|g| g.arms == [0, 1, 2, 3]));
+        assert_eq!(plan.n_answers(|_| 2), 3 * 2 * 4);
+    }
+
+    #[test]
+    fn what_two_blocks_ask_for_is_run_once() {
+        let block = |methods: &[&str], concurrency: &[u32]| Block {
+            methods: methods.iter().map(|m| (*m).to_owned()).collect(),
+            suites: vec!["mini-chat".into()],
+            sampling: vec!["greedy".into()],
+            concurrency: concurrency.to_vec(),
+        };
+        let preset = Preset {
+            title: String::new(),
+            prompts: 1,
+            samples: 1,
+            max_new: 1,
+            blocks: vec![
+                block(&["dflash"], &[1, 8]),
+                block(&["draft_model", "dflash"], &[1]),
+            ],
+        };
+        let args = Cli::try_parse_from(["draftbench"]).unwrap().run;
+        let arms = arms(&preset, &args, &mut Vec::new()).unwrap();
+        let groups = groups(&preset, &args, &arms).unwrap();
+        let got: Vec<(u32, &[usize])> = groups
+            .iter()
+            .map(|g| (g.setting.concurrency, g.arms.as_slice()))
+            .collect();
+        assert_eq!(got, [(1, &[0, 1, 2][..]), (8, &[0, 2][..])]);
     }
 
     #[test]

@@ -7,13 +7,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use reports::{Cell, Layout, Outcome, Record, SCHEMA};
 use serde::Serialize;
 
+use crate::arms::{DrafterPlan, TargetPlan};
 use crate::cli::RunArgs;
-use crate::engine::{self, Job, Sink};
+use crate::engine::{self, Arm, Job, Sink};
 use crate::equality::Ledger;
 use crate::folder::{self, RunFolder};
 use crate::machine::{self, Machine};
 use crate::output::{Ending, Verdict, say};
-use crate::plan::{self, DrafterPlan, Plan, TargetPlan};
+use crate::plan::{self, Plan};
 use crate::stage::{self, Stage};
 
 /// Prints what a run would do.
@@ -79,31 +80,32 @@ fn measure_target(
     mut stage: Stage,
     recorder: &mut Recorder,
 ) -> Result<()> {
-    for setting in &plan.settings {
-        for suite in &plan.suites {
-            for drafter in &target.drafters {
-                if let DrafterPlan::Skipped(method, why) = drafter {
-                    let cell = plan.cell(target.spec.id, suite, *setting, method.id);
-                    let why = why.clone();
-                    recorder.whole_cell(plan, cell, Outcome::Skipped { why })?;
-                }
+    for group in &plan.groups {
+        let (setting, suite) = (group.setting, group.suite);
+        for arm_idx in &group.arms {
+            if let DrafterPlan::Skipped(arm, why) = &target.drafters[*arm_idx] {
+                let cell = plan.cell(target.spec.id, group, arm.key());
+                let why = why.clone();
+                recorder.whole_cell(plan, cell, Outcome::Skipped { why })?;
             }
-            let asks = stage.asks(suite, *setting, plan.limits.samples(*setting));
-            let cell = plan.cell(target.spec.id, suite, *setting, "");
-            recorder.bar.set_message(format!(
-                "{} {suite} {} thinking {} x{}",
-                cell.target, cell.sampling, cell.thinking, cell.concurrency
-            ));
-            let job = Job {
-                run: &plan.run,
-                cell,
-                asks: &asks,
-                max_new: plan.limits.max_new,
-                seed: plan.limits.seed,
-                tokens: plan.tokens,
-            };
-            engine::measure(&mut stage.target, &mut stage.arms, &job, recorder)?;
         }
+        let asks = stage.asks(suite, setting, plan.limits.samples(setting));
+        let cell = plan.cell(target.spec.id, group, "");
+        recorder.bar.set_message(format!(
+            "{} {suite} {} thinking {} x{}",
+            cell.target, cell.sampling, cell.thinking, cell.concurrency
+        ));
+        let job = Job {
+            run: &plan.run,
+            cell,
+            asks: &asks,
+            max_new: plan.limits.max_new,
+            seed: plan.limits.seed,
+            tokens: plan.tokens,
+        };
+        let its = stage.arms.iter_mut().filter(|a| group.arms.contains(&a.0));
+        let mut arms: Vec<&mut Arm> = its.map(|a| &mut a.1).collect();
+        engine::measure(&mut stage.target, &mut arms, &job, recorder)?;
     }
     Ok(())
 }
@@ -115,13 +117,11 @@ fn fail_target(
     err: &anyhow::Error,
     recorder: &mut Recorder,
 ) -> Result<()> {
-    for setting in &plan.settings {
-        for suite in &plan.suites {
-            for method in &plan.methods {
-                let cell = plan.cell(target.spec.id, suite, *setting, method.id);
-                let why = crate::chain(err);
-                recorder.whole_cell(plan, cell, Outcome::Failed { why })?;
-            }
+    for group in &plan.groups {
+        for arm_idx in &group.arms {
+            let cell = plan.cell(target.spec.id, group, plan.arms[*arm_idx].key());
+            let why = crate::chain(err);
+            recorder.whole_cell(plan, cell, Outcome::Failed { why })?;
         }
     }
     Ok(())
@@ -131,7 +131,7 @@ fn fail_target(
 fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
     let records = reports::read_records(&recorder.folder.records_path())?;
     let layout = Layout {
-        methods: plan.methods.iter().map(|m| m.id.to_owned()).collect(),
+        methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
         suites: plan.suites.iter().map(|s| (*s).to_owned()).collect(),
         machine: info.machine.line(),
         remarks: remarks(plan),
@@ -168,9 +168,9 @@ fn remarks(plan: &Plan) -> Vec<String> {
         "Before each block of cells every method decodes one short batch unmeasured (warm-up).";
     let mut remarks = vec![warm_up.to_owned()];
     if plan
-        .settings
+        .groups
         .iter()
-        .any(|s| engine::passes(s.concurrency) > 1)
+        .any(|g| engine::passes(g.setting.concurrency) > 1)
     {
         let twice = "At concurrency above 1 every batch is answered twice, with the methods in both orders.";
         remarks.push(twice.to_owned());
@@ -223,7 +223,7 @@ fn count_answers(plan: &Plan) -> Result<u64> {
     let mut lengths = std::collections::BTreeMap::new();
     for id in &plan.suites {
         let n = suites::load(id)?.prompts.len();
-        lengths.insert(*id, plan.limits.prompts.map_or(n, |most| n.min(most)));
+        lengths.insert(*id, n.min(plan.limits.prompts));
     }
     Ok(plan.n_answers(|id| lengths.get(id).copied().unwrap_or(0)))
 }
@@ -252,11 +252,12 @@ struct RunInfo {
 
 #[derive(Debug, Serialize)]
 struct Asked {
+    preset: String,
     targets: Vec<AskedTarget>,
-    methods: Vec<&'static str>,
+    methods: Vec<String>,
     suites: Vec<&'static str>,
-    settings: Vec<AskedSetting>,
-    prompts: Option<usize>,
+    groups: Vec<AskedGroup>,
+    prompts: usize,
     samples: u32,
     max_new: usize,
     seed: u64,
@@ -270,10 +271,12 @@ struct AskedTarget {
 }
 
 #[derive(Debug, Serialize)]
-struct AskedSetting {
+struct AskedGroup {
+    suite: &'static str,
     sampling: reports::SamplingKey,
     thinking: reports::Thinking,
     concurrency: u32,
+    methods: Vec<String>,
 }
 
 impl RunInfo {
@@ -283,10 +286,13 @@ impl RunInfo {
             id: t.spec.id,
             from: t.source.place(),
         });
-        let settings = plan.settings.iter().map(|s| AskedSetting {
-            sampling: s.sampling,
-            thinking: s.thinking,
-            concurrency: s.concurrency,
+        let key = |arm_idx: &usize| plan.arms[*arm_idx].key().to_owned();
+        let groups = plan.groups.iter().map(|g| AskedGroup {
+            suite: g.suite,
+            sampling: g.setting.sampling,
+            thinking: g.setting.thinking,
+            concurrency: g.setting.concurrency,
+            methods: g.arms.iter().map(key).collect(),
         });
         Self {
             schema: SCHEMA,
@@ -296,10 +302,11 @@ impl RunInfo {
             started_unix_secs: machine::now().0,
             complete: false,
             asked: Asked {
+                preset: plan.preset.clone(),
                 targets: targets.collect(),
-                methods: plan.methods.iter().map(|m| m.id).collect(),
+                methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
                 suites: plan.suites.clone(),
-                settings: settings.collect(),
+                groups: groups.collect(),
                 prompts: limits.prompts,
                 samples: limits.samples,
                 max_new: limits.max_new,

@@ -8,8 +8,9 @@ use decode::RequestId;
 use models::{Decoder, DecoderConfig, DecoderOptions, Source};
 use reports::{PromptKey, Thinking};
 
+use crate::arms::{DrafterPlan, TargetPlan};
 use crate::engine::{Arm, Ask};
-use crate::plan::{DrafterPlan, Plan, Setting, TargetPlan};
+use crate::plan::{Plan, Setting};
 
 /// Cache positions set aside for one verify pass before drafters are loaded; [`load`] refuses a drafter that asks
 /// for more.
@@ -19,8 +20,8 @@ const ROUND_ROOM: usize = 64;
 pub(crate) struct Stage {
     /// The target.
     pub(crate) target: Decoder,
-    /// Methods that can run, in the plan's order.
-    pub(crate) arms: Vec<Arm>,
+    /// Arms that can run, each with its index in the plan, in its order.
+    pub(crate) arms: Vec<(usize, Arm)>,
     /// Prompts by suite and thinking switch, one entry a prompt.
     asks: BTreeMap<(&'static str, Thinking), Vec<Ask>>,
 }
@@ -58,22 +59,29 @@ pub(crate) fn prepare(plan: &Plan, target: &TargetPlan) -> Result<Stage> {
     fit.check_all(&asks, 1)?;
     let longest = asks.values().flatten().map(|a| a.tokens.len()).max();
     let wanted = longest.unwrap_or(0) + plan.limits.max_new + ROUND_ROOM;
-    let slots = plan.settings.iter().map(|s| s.concurrency).max();
-    let room = DecoderOptions {
-        slots: slots.unwrap_or(1) as usize,
-        capacity: wanted.min(config.max_positions),
-    };
-    let (target, arms) = load(target, room)?;
-    let round = arms.iter().map(|a| a.drafter.max_draft() + 1).max();
+    let slots: Vec<usize> = (0..plan.arms.len())
+        .map(|arm_idx| plan.most_at_once(arm_idx) as usize)
+        .collect();
+    let (target, arms) = load(target, &slots, wanted.min(config.max_positions))?;
+    let round = arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
     fit.check_all(&asks, round.unwrap_or(1))?;
     Ok(Stage { target, arms, asks })
 }
 
-/// Loads a target and its drafters.
+/// Loads a target and its drafters; `slots` are the sequences at once of each arm of the plan, `capacity` the
+/// positions of each slot.
 ///
 /// # Errors
 /// If a file is missing or wrong or a drafter belongs to another target.
-pub(crate) fn load(target: &TargetPlan, room: DecoderOptions) -> Result<(Decoder, Vec<Arm>)> {
+pub(crate) fn load(
+    target: &TargetPlan,
+    slots: &[usize],
+    capacity: usize,
+) -> Result<(Decoder, Vec<(usize, Arm)>)> {
+    let room = DecoderOptions {
+        slots: slots.iter().copied().max().unwrap_or(1),
+        capacity,
+    };
     let decoder = Decoder::load(&target.source, room)
         .with_context(|| format!("target {}", target.spec.id))?;
     ensure!(
@@ -90,32 +98,36 @@ pub(crate) fn load(target: &TargetPlan, room: DecoderOptions) -> Result<(Decoder
         n_layers: config.n_layers,
     };
     let mut arms = Vec::new();
-    for drafter in &target.drafters {
-        let DrafterPlan::Ready(method, source) = drafter else {
+    for (arm_idx, (drafter, slots)) in target.drafters.iter().zip(slots).enumerate() {
+        let DrafterPlan::Ready(plan, source) = drafter else {
             continue;
         };
         let load = Load {
             source: source.as_ref(),
             target: &facts,
-            slots: room.slots,
-            capacity: room.capacity,
-            max_draft: None,
-            options: &baselines::Options::default(),
+            slots: *slots,
+            capacity,
+            max_draft: plan.max_draft,
+            options: &plan.arm.options,
         };
-        let drafter = method
+        let drafter = plan
+            .arm
+            .method
             .load(&load)
-            .with_context(|| format!("method {}", method.id))?;
+            .with_context(|| format!("method {}", plan.key()))?;
         let n_drafts = drafter.max_draft();
         ensure!(
             n_drafts < ROUND_ROOM,
             "method {}: its drafter proposes {n_drafts} tokens a round, at most {} can be verified",
-            method.id,
+            plan.key(),
             ROUND_ROOM - 1
         );
-        arms.push(Arm {
-            method: method.id,
+        let arm = Arm {
+            method: plan.key().to_owned(),
             drafter,
-        });
+            schedule: plan.schedule,
+        };
+        arms.push((arm_idx, arm));
     }
     Ok((decoder, arms))
 }
@@ -152,9 +164,9 @@ fn render_all(
     let mut out = BTreeMap::new();
     for id in &plan.suites {
         let suite = suites::load(id)?;
-        let n = plan.limits.prompts.unwrap_or(usize::MAX);
-        for setting in &plan.settings {
-            let thinking = setting.thinking;
+        let n = plan.limits.prompts;
+        for group in plan.groups.iter().filter(|g| g.suite == *id) {
+            let thinking = group.setting.thinking;
             if out.contains_key(&(*id, thinking)) {
                 continue;
             }

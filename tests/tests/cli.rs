@@ -116,8 +116,8 @@ fn text(bytes: &[u8]) -> String {
 
 /// A short run into `out`, with more arguments.
 fn short<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    let args = ["run", "--prompts", "2", "--max-new", "8", "--out", "out"];
-    args.iter().chain(more).copied().collect()
+    let args = "run --prompts 2 --max-new 8 --out out --sampling greedy";
+    args.split(' ').chain(more.iter().copied()).collect()
 }
 
 fn edit_json(path: &Path, key: &str, value: impl Into<serde_json::Value>) {
@@ -136,6 +136,8 @@ fn unknown_ids_and_keys_list_what_is_known() {
     desk.refuses_in_a_line(&short(&["--targets", "tiny-qwen4"]), &target);
     desk.refuses_in_a_line(&short(&["--methods", "vanilla,eagle9"]), &method);
     desk.refuses_in_a_line(&short(&["--suites", "gsm9k"]), &suite);
+    let preset = ["--preset \"quik\" is unknown; known: quick"];
+    desk.refuses_in_a_line(&short(&["--preset", "quik"]), &preset);
     desk.refuses_in_a_line(&short(&["--sampling", "warm"]), &sampling);
     desk.refuses_in_a_line(&["plan", "--targets", "tiny-qwen4"], &target);
     desk.refuses_in_a_line(&["generate", "--target", "tiny-qwen4", "Hi"], &target);
@@ -322,7 +324,14 @@ fn by_method(desk: &Desk) -> BTreeMap<String, Vec<Record>> {
 #[test]
 fn a_short_run_prints_a_table_and_stores_every_answer() {
     let desk = Desk::new();
-    let output = desk.run(&short(&["--concurrency", "1,2", "--keep-tokens"]));
+    let more = [
+        "--methods",
+        "draft_model,dflash",
+        "--concurrency",
+        "1,2",
+        "--keep-tokens",
+    ];
+    let output = desk.run(&short(&more));
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{out}{err}");
     assert!(
@@ -357,6 +366,51 @@ fn a_short_run_prints_a_table_and_stores_every_answer() {
 }
 
 #[test]
+fn arms_of_one_method_are_told_apart_by_their_options() {
+    let desk = Desk::new();
+    desk.copy_model("tiny-qwen3-dflash", "tiny-qwen3-mine");
+    let methods = "dflash:max_draft=2,dflash:checkpoint=mine:schedule=all,dflash:checkpoint=none";
+    let output = desk.run(&short(&["--checkpoints", "models", "--methods", methods]));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    let records = by_method(&desk);
+    assert_eq!(records.len(), 4, "{:?}", records.keys());
+    let drafted = |key: &str| -> Vec<u32> {
+        let lists = records[key].iter().map(|r| match &r.outcome {
+            Outcome::Ok(answer) => answer.rounds.drafted.clone(),
+            _ => panic!("{key} has no answer"),
+        });
+        lists.flatten().collect()
+    };
+    assert!(drafted("dflash:max_draft=2").iter().all(|n| *n == 2));
+    assert!(
+        drafted("dflash:checkpoint=mine:schedule=all")
+            .iter()
+            .all(|n| *n == 7)
+    );
+    let skipped = &records["dflash:checkpoint=none"];
+    assert!(
+        skipped
+            .iter()
+            .all(|r| matches!(r.outcome, Outcome::Skipped { .. }))
+    );
+    assert!(!err.contains("mine"), "the folder is in use: {err}");
+    let args = |option: &str| short(&["--methods", option]).join(" ");
+    for (option, want) in [
+        (
+            "dflash:speed=3",
+            "option \"speed=3\" is unknown; known: checkpoint, max_draft, schedule",
+        ),
+        ("dflash:max_draft=0", "max_draft=0"),
+        ("dflash:max_draft=99", "max_draft"),
+        ("dflash:schedule=never", "schedule=never"),
+    ] {
+        let args = args(option).replace("--out out", "--out other");
+        desk.refuses_in_a_line(&args.split(' ').collect::<Vec<_>>(), &[want]);
+    }
+}
+
+#[test]
 fn a_method_without_a_drafter_is_skipped_and_said_so() {
     let desk = Desk::new();
     desk.copy_model("tiny-qwen3", "qwen3-4b");
@@ -384,7 +438,8 @@ fn a_method_without_a_drafter_is_skipped_and_said_so() {
 #[test]
 fn a_plan_says_what_would_run_and_writes_nothing() {
     let desk = Desk::new();
-    let output = desk.run(&["plan", "--methods", "draft_model", "--concurrency", "1,8"]);
+    let args = "plan --methods draft_model --sampling greedy --concurrency 1,8";
+    let output = desk.run(&args.split(' ').collect::<Vec<_>>());
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(out.contains("  method  vanilla (no weights)\n"), "{out}");
@@ -393,7 +448,7 @@ fn a_plan_says_what_would_run_and_writes_nothing() {
         "{out}"
     );
     assert!(
-        out.contains("setting   greedy, thinking off, concurrency 8\n"),
+        out.contains("setting   greedy, thinking off, concurrency 8: 2 methods on mini-maths, mini-code, mini-chat\n"),
         "{out}"
     );
     assert!(out.contains("cells     12\n"), "{out}");
