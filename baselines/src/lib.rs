@@ -5,6 +5,7 @@
 mod block;
 mod dflash;
 mod draft_model;
+mod eagle3;
 mod error;
 mod options;
 mod trunk;
@@ -16,13 +17,19 @@ use models::Source;
 pub use block::BlockDrafter;
 pub use dflash::{Argmax, DFlash};
 pub use draft_model::DraftModel;
+pub use eagle3::{DraftTree, Drafting, Eagle3, Eagle3Config, FusionNorm, StateForm};
 pub use error::{Error, Result};
 pub use options::{Arm, COMMON_OPTIONS, Options, PRESETS, method_names};
 pub use trunk::{Alignment, TrunkConfig};
 pub use vanilla::Vanilla;
 
 /// Every method, in the column order of every table.
-pub static METHODS: &[Method] = &[vanilla::METHOD, draft_model::METHOD, dflash::METHOD];
+pub static METHODS: &[Method] = &[
+    vanilla::METHOD,
+    draft_model::METHOD,
+    dflash::METHOD,
+    eagle3::METHOD,
+];
 
 /// A decoding method.
 #[derive(Debug)]

@@ -22,7 +22,17 @@ pub const COMMON_OPTIONS: &[(&str, &str)] = &[
 ];
 
 /// Names that stand for a method with options.
-pub static PRESETS: &[(&str, &str)] = &[];
+pub static PRESETS: &[(&str, &str)] = &[
+    ("eagle3-chain-7", "eagle3:mode=chain:depth=7"),
+    (
+        "eagle3-tree-7-10-16",
+        "eagle3:mode=tree:depth=7:topk=10:total=16",
+    ),
+    (
+        "eagle3-tree-7-10-60",
+        "eagle3:mode=tree:depth=7:topk=10:total=60",
+    ),
+];
 
 /// A method with its options, as one column of a table.
 #[derive(Clone, Debug)]

@@ -51,7 +51,7 @@ pub fn hash_weights(shapes: &Shapes, seed0: u64) -> BTreeMap<String, Tensor> {
 
 /// The target that the drafter goldens were made with: Qwen3, V 40, H 16, 6 layers.
 pub mod golden {
-    use super::{Shapes, hash_weights};
+    use super::{BTreeMap, Device, Shapes, Tensor, hash_weights};
     use decode::TokenId;
     use models::{Decoder, DecoderConfig, DecoderOptions, Weights};
 
@@ -123,6 +123,58 @@ pub mod golden {
             "attention_bias": false, "tie_word_embeddings": false,
             "dflash_config": { "mask_token_id": MASK, "target_layer_ids": [1, 3] },
         })
+    }
+
+    /// Every second token id, from 0 on, is one that the EAGLE-3 drafter can draft.
+    pub const DRAFT_V: usize = V / 2;
+
+    /// Shapes of the float tensors of the EAGLE-3 drafter with taps 1, 2 and 4.
+    pub fn eagle3_shapes() -> Shapes {
+        let (heads, kv, d, i) = (4, 2, 8, 24);
+        let mut shapes = Shapes::new();
+        let mut add = |name: &str, shape: &[usize]| {
+            shapes.insert(format!("{name}.weight"), shape.to_vec());
+        };
+        add("fc", &[H, 3 * H]);
+        add("norm", &[H]);
+        add("lm_head", &[DRAFT_V, H]);
+        add("midlayer.hidden_norm", &[H]);
+        add("midlayer.input_layernorm", &[H]);
+        add("midlayer.post_attention_layernorm", &[H]);
+        add("midlayer.self_attn.q_proj", &[heads * d, 2 * H]);
+        add("midlayer.self_attn.k_proj", &[kv * d, 2 * H]);
+        add("midlayer.self_attn.v_proj", &[kv * d, 2 * H]);
+        add("midlayer.self_attn.o_proj", &[H, heads * d]);
+        add("midlayer.mlp.gate_proj", &[i, H]);
+        add("midlayer.mlp.up_proj", &[i, H]);
+        add("midlayer.mlp.down_proj", &[H, i]);
+        shapes
+    }
+
+    /// Its config.json; a layer is named by its own number.
+    pub fn eagle3_config() -> serde_json::Value {
+        serde_json::json!({
+            "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "vocab_size": V,
+            "draft_vocab_size": DRAFT_V, "hidden_size": H, "intermediate_size": 24, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-6,
+            "rope_theta": 1e4, "rope_scaling": null, "max_position_embeddings": 256, "hidden_act": "silu",
+            "attention_bias": false, "tie_word_embeddings": false,
+            "eagle_config": { "eagle_aux_hidden_state_layer_ids": [1, 2, 4], "use_aux_hidden_state": true },
+        })
+    }
+
+    /// Its weights; the embeddings are the target's.
+    ///
+    /// # Panics
+    /// Never: the lists hold as many values as their shapes.
+    pub fn eagle3_weights() -> BTreeMap<String, Tensor> {
+        let mut weights = hash_weights(&eagle3_shapes(), 3000);
+        let list = |values: Vec<i64>| Tensor::new(values, &Device::Cpu).expect("a list fits");
+        let offsets = (0..DRAFT_V as i64).collect();
+        weights.insert("d2t".into(), list(offsets));
+        let kept = (0..V as i64).map(|id| i64::from(id % 2 == 0)).collect();
+        weights.insert("t2d".into(), list(kept));
+        weights
     }
 
     /// The target with `slots` slots of 128 positions.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use baselines::{Alignment, DFlash, DraftModel, Load, TargetFacts, TrunkConfig, Vanilla};
+use baselines::{Alignment, Arm, DFlash, DraftModel, Load, TargetFacts, TrunkConfig, Vanilla};
 use candle_core::Tensor;
 use decode::{
     Anchor, Committed, Drafter, Draws, Feed, Generation, Keep, Law, Parts, Request, Sampling,
@@ -166,6 +166,27 @@ fn dflash(slots: usize, alignment: Alignment) -> Box<dyn Drafter> {
     Box::new(DFlash::new(config, Weights::open(&source).unwrap(), slots, 128).unwrap())
 }
 
+/// An EAGLE-3 drafter, asked for as on the command line.
+fn eagle3(slots: usize, asked: &str) -> Box<dyn Drafter> {
+    let (_dir, source) = checkpoint(&golden::eagle3_config(), &golden::eagle3_weights());
+    let target = TargetFacts {
+        id: "golden".into(),
+        hidden: H,
+        vocab: V,
+        n_layers: 6,
+    };
+    let arm = Arm::parse(asked).unwrap();
+    let load = Load {
+        options: &arm.options,
+        source: Some(&source),
+        target: &target,
+        slots,
+        capacity: 128,
+        max_draft: None,
+    };
+    arm.method.load(&load).unwrap()
+}
+
 fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
     vec![
         ("vanilla", Box::new(Vanilla)),
@@ -173,6 +194,11 @@ fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
         ("draft model, 5", draft_model(slots, 5)),
         ("dflash, in place", dflash(slots, Alignment::InPlace)),
         ("dflash, shifted", dflash(slots, Alignment::Shifted)),
+        ("eagle3, chain", eagle3(slots, "eagle3")),
+        (
+            "eagle3, tree",
+            eagle3(slots, "eagle3:mode=tree:depth=2:topk=4:total=14"),
+        ),
     ]
 }
 

@@ -13,7 +13,7 @@ use crate::{Error, TargetFacts};
 pub(super) const CONFIG: &str = "config.json";
 
 /// Keys of real drafter configs that do not change a frozen forward pass.
-const HARMLESS: &[&str] = &[
+pub(crate) const HARMLESS: &[&str] = &[
     "_name_or_path",
     "attention_dropout",
     "auto_map",
