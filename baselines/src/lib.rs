@@ -4,6 +4,7 @@
 
 mod block;
 mod dflash;
+mod domino;
 mod draft_model;
 mod eagle3;
 mod error;
@@ -16,6 +17,7 @@ use models::Source;
 
 pub use block::BlockDrafter;
 pub use dflash::{Argmax, DFlash};
+pub use domino::{Domino, DominoDrafts, DominoHead, DominoShape, DraftStep};
 pub use draft_model::DraftModel;
 pub use eagle3::{DraftTree, Drafting, Eagle3, Eagle3Config, FusionNorm, StateForm};
 pub use error::{Error, Result};
@@ -27,8 +29,9 @@ pub use vanilla::Vanilla;
 pub static METHODS: &[Method] = &[
     vanilla::METHOD,
     draft_model::METHOD,
-    dflash::METHOD,
     eagle3::METHOD,
+    dflash::METHOD,
+    domino::METHOD,
 ];
 
 /// A decoding method.

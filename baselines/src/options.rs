@@ -32,6 +32,9 @@ pub static PRESETS: &[(&str, &str)] = &[
         "eagle3-tree-7-10-60",
         "eagle3:mode=tree:depth=7:topk=10:total=60",
     ),
+    // All slots of a released block, as its authors' own loop drafts, and one less, as servers do.
+    ("domino-hf-k16", "domino:max_draft=16"),
+    ("domino-serve-k15", "domino:max_draft=15"),
 ];
 
 /// A method with its options, as one column of a table.

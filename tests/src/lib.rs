@@ -177,6 +177,32 @@ pub mod golden {
         weights
     }
 
+    /// The DFlash drafter's trunk with a Domino head: G 5, rank 6.
+    pub fn domino_weights() -> BTreeMap<String, Tensor> {
+        let mut head = Shapes::new();
+        for (name, shape) in [
+            ("prefix_gru.weight_ih_l0", [15, H]),
+            ("prefix_gru.weight_hh_l0", [15, 5]),
+            ("embed_proj.0.weight", [6, H + 5]),
+            ("embed_proj.2.weight", [V, 6]),
+        ] {
+            head.insert(name.into(), shape.to_vec());
+        }
+        let mut weights = hash_weights(&dflash_shapes(), 2000);
+        weights.extend(hash_weights(&head, 3000));
+        weights
+    }
+
+    /// The in-place Domino drafter's config.json: the first draft is the trunk's alone.
+    pub fn domino_config() -> serde_json::Value {
+        let mut config = dflash_config();
+        config["dflash_config"] = serde_json::json!({
+            "mask_token_id": MASK, "target_layer_ids": [1, 3], "projector_type": "domino",
+            "gru_hidden_dim": 5, "emb_dim": 6, "pure_draft_prefix_len": 1,
+        });
+        config
+    }
+
     /// The target with `slots` slots of 128 positions.
     ///
     /// # Panics

@@ -167,15 +167,37 @@ fn dflash(slots: usize, alignment: Alignment) -> Box<dyn Drafter> {
 }
 
 /// An EAGLE-3 drafter, asked for as on the command line.
-fn eagle3(slots: usize, asked: &str) -> Box<dyn Drafter> {
-    let (_dir, source) = checkpoint(&golden::eagle3_config(), &golden::eagle3_weights());
+fn eagle3(slots: usize, arm: &str) -> Box<dyn Drafter> {
+    of_arm(
+        slots,
+        &golden::eagle3_config(),
+        &golden::eagle3_weights(),
+        arm,
+    )
+}
+
+/// A Domino drafter that `arm` asks for.
+fn domino(slots: usize, alignment: Alignment, arm: &str) -> Box<dyn Drafter> {
+    let mut value = golden::domino_config();
+    value["dflash_config"]["shift_label"] = (alignment == Alignment::Shifted).into();
+    of_arm(slots, &value, &golden::domino_weights(), arm)
+}
+
+/// The drafter that `arm` asks for, from files.
+fn of_arm(
+    slots: usize,
+    config: &Value,
+    weights: &BTreeMap<String, Tensor>,
+    arm: &str,
+) -> Box<dyn Drafter> {
+    let (_dir, source) = checkpoint(config, weights);
     let target = TargetFacts {
         id: "golden".into(),
         hidden: H,
         vocab: V,
         n_layers: 6,
     };
-    let arm = Arm::parse(asked).unwrap();
+    let arm = Arm::parse(arm).unwrap();
     let load = Load {
         options: &arm.options,
         source: Some(&source),
@@ -198,6 +220,14 @@ fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
         (
             "eagle3, tree",
             eagle3(slots, "eagle3:mode=tree:depth=2:topk=4:total=14"),
+        ),
+        (
+            "domino, in place",
+            domino(slots, Alignment::InPlace, "domino"),
+        ),
+        (
+            "domino, sampled drafts",
+            domino(slots, Alignment::Shifted, "domino:draft=sampled"),
         ),
     ]
 }
