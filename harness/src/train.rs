@@ -21,6 +21,11 @@ pub(crate) enum TrainCommand {
         /// Recipe, e.g. training/recipes/tiny-qwen3-dflash.toml
         recipe: PathBuf,
     },
+    /// The same for a Domino drafter
+    Domino {
+        /// Recipe, e.g. training/recipes/tiny-qwen3-domino.toml
+        recipe: PathBuf,
+    },
 }
 
 /// Runs one training command to its end.
@@ -32,6 +37,9 @@ pub(crate) fn run(command: &TrainCommand) -> Result<()> {
         }
         TrainCommand::Dflash { recipe } => {
             training::train_dflash(&training::load_dflash_recipe(recipe)?, &mut bar)?;
+        }
+        TrainCommand::Domino { recipe } => {
+            training::train_domino(&training::load_domino_recipe(recipe)?, &mut bar)?;
         }
     }
     bar.finish();

@@ -10,6 +10,7 @@ mod checkpoint;
 mod config;
 mod data;
 mod dflash;
+mod domino;
 mod error;
 mod files;
 mod layer;
@@ -30,6 +31,7 @@ mod tokenizer;
 mod trunk;
 
 pub use dflash::{DflashHead, load_dflash_recipe, train_dflash};
+pub use domino::{DominoTable, Learn, load_domino_recipe, train_domino};
 pub use error::{Error, Result};
 pub use progress::{Progress, Silent, StepReport};
 pub use target::train_target;

@@ -1,7 +1,7 @@
 //! What a recipe refuses, and which of its keys tell one run from another.
 
 use super::*;
-use crate::load_dflash_recipe;
+use crate::{load_dflash_recipe, load_domino_recipe};
 
 fn folder() -> PathBuf {
     crate::testing::recipes()
@@ -15,6 +15,9 @@ fn every_recipe_that_ships_is_valid() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if name.contains("-dflash") {
             load_dflash_recipe(&path).unwrap();
+            found += 1;
+        } else if name.contains("-domino") {
+            load_domino_recipe(&path).unwrap();
             found += 1;
         } else if name.ends_with(".toml") {
             TargetRecipe::load(&path).unwrap();
@@ -242,12 +245,41 @@ const DRAFTER: &[[&str; 3]] = &[
     ],
 ];
 
+/// The same for the head of a Domino drafter.
+const DOMINO: &[[&str; 3]] = &[
+    [
+        "gru_hidden_dim = 96",
+        "gru_hidden_dim = 0",
+        "head.gru_hidden_dim",
+    ],
+    ["emb_dim = 64", "emb_dim = 0", "head.emb_dim"],
+    ["emb_dim = 64\n", "", "emb_dim"],
+    [
+        "pure_draft_prefix_len = 1",
+        "pure_draft_prefix_len = 7",
+        "head.pure_draft_prefix_len",
+    ],
+    ["base_weight = 1.0", "base_weight = 1.5", "head.base_weight"],
+    ["base_until = 1.0", "base_until = nan", "head.base_until"],
+    [
+        "base_until = 1.0",
+        "base_until = 1.0\nlearn = \"some\"",
+        "some",
+    ],
+    [
+        "base_until = 1.0",
+        "base_until = 1.0\nmarkov_rank = 3",
+        "markov_rank",
+    ],
+];
+
 #[test]
 fn a_wrong_key_or_value_is_an_error_that_names_file_and_key() {
     assert_refused(TargetRecipe::load, TARGET, MODEL);
     assert_refused(TargetRecipe::load, TARGET, REST);
     assert_refused(TargetRecipe::load, "tiny-moe.toml", EXPERTS);
     assert_refused(load_dflash_recipe, DFLASH, DRAFTER);
+    assert_refused(load_domino_recipe, "tiny-qwen3-domino.toml", DOMINO);
 }
 
 #[test]
