@@ -82,6 +82,11 @@ impl<H> BlockDrafter<H> {
         self.trunk.cache()
     }
 
+    /// What turns the trunk's states into tokens.
+    pub fn head(&self) -> &H {
+        &self.head
+    }
+
     /// Final-normed hidden states `[R * gamma, H]` and logits `[R * gamma, V]` of the draft slots.
     ///
     /// # Errors

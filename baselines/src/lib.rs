@@ -6,6 +6,7 @@ mod block;
 mod dflash;
 mod domino;
 mod draft_model;
+mod dspark;
 mod eagle3;
 mod error;
 mod options;
@@ -19,6 +20,7 @@ pub use block::BlockDrafter;
 pub use dflash::{Argmax, DFlash};
 pub use domino::{Domino, DominoDrafts, DominoHead, DominoShape, DraftStep};
 pub use draft_model::DraftModel;
+pub use dspark::{DSpark, MarkovKind, Sequence, Sequential};
 pub use eagle3::{DraftTree, Drafting, Eagle3, Eagle3Config, FusionNorm, StateForm};
 pub use error::{Error, Result};
 pub use options::{Arm, COMMON_OPTIONS, Options, PRESETS, method_names};
@@ -31,6 +33,7 @@ pub static METHODS: &[Method] = &[
     draft_model::METHOD,
     eagle3::METHOD,
     dflash::METHOD,
+    dspark::METHOD,
     domino::METHOD,
 ];
 

@@ -1,0 +1,132 @@
+//! What a drafter's folder says about its sequential head.
+
+use std::str::FromStr;
+
+use models::{Fields, Source};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::trunk::HeadFields;
+use crate::{Error, Result};
+
+/// Temperatures of the confidences, beside config.json.
+const CALIBRATION: &str = "calibration.json";
+
+/// How the token before a slot corrects its logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MarkovKind {
+    /// By that token alone.
+    Vanilla,
+    /// Gated by the slot's hidden state.
+    Gated,
+    /// With a state that runs along the block.
+    Rnn,
+}
+
+/// What the confidence head reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConfidenceInput {
+    /// The slot's hidden state.
+    Hidden,
+    /// The hidden state, then the Markov embedding of the token before the slot.
+    HiddenAndMarkov,
+}
+
+/// Shape of the head, read from the drafter's config.json.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadConfig {
+    pub(super) kind: MarkovKind,
+    pub(super) rank: usize,
+    pub(super) confidence: Option<ConfidenceInput>,
+}
+
+impl HeadConfig {
+    pub(super) fn read(fields: HeadFields<'_>) -> Result<Self> {
+        let outer = fields.outer;
+        if fields.nested.is_some() {
+            let got = json!("one with dflash_config");
+            let known = "Qwen3DSparkModel, whose keys are not nested";
+            return Err(outer.unsupported("architectures", &got, known).into());
+        }
+        let rank: usize = outer.required("markov_rank")?;
+        if rank == 0 {
+            let why = "is 0: this trunk has no Markov head; use method dflash".to_owned();
+            return Err(outer.bad_value("markov_rank", why).into());
+        }
+        let kind = outer.required("markov_head_type")?;
+        let enabled: bool = outer.required("enable_confidence_head")?;
+        let confidence = match enabled {
+            false => {
+                outer.ignore(&["confidence_head_with_markov"]);
+                None
+            }
+            true => Some(match outer.required("confidence_head_with_markov")? {
+                true => ConfidenceInput::HiddenAndMarkov,
+                false => ConfidenceInput::Hidden,
+            }),
+        };
+        Ok(Self {
+            kind,
+            rank,
+            confidence,
+        })
+    }
+}
+
+/// Whether confidences are scaled by the drafter's own temperatures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calibration {
+    On,
+    Off,
+}
+
+impl FromStr for Calibration {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(()),
+        }
+    }
+}
+
+/// `gamma` temperatures of calibration.json (`{"temperatures": [..]}`), 1 where it is missing or off.
+pub(super) fn temperatures(
+    source: &Source,
+    calibration: Calibration,
+    gamma: usize,
+) -> Result<Vec<f32>> {
+    if calibration == Calibration::Off || !source.exists(CALIBRATION) {
+        return Ok(vec![1.0; gamma]);
+    }
+    let file = source.label(CALIBRATION);
+    let mut fields = Fields::parse(file, &source.read(CALIBRATION)?)?;
+    let temperatures: Vec<f32> = fields.required("temperatures")?;
+    let bad = |t: &&f32| !(t.is_finite() && **t > 0.0);
+    let why = match temperatures.iter().find(bad) {
+        Some(t) => format!("holds {t}; a temperature must be above 0"),
+        None if temperatures.len() != gamma => {
+            let n = temperatures.len();
+            format!("holds {n} temperatures, block_size is {gamma}; fit them again")
+        }
+        None => {
+            fields.finish()?;
+            return Ok(temperatures);
+        }
+    };
+    Err(fields.bad_value("temperatures", why).into())
+}
+
+/// A drafter without confidences has nothing to calibrate.
+pub(super) fn refuse_calibration(source: &Source) -> Result<()> {
+    if !source.exists(CALIBRATION) {
+        return Ok(());
+    }
+    Err(Error::Config {
+        file: source.label(CALIBRATION),
+        why: "the drafter has no confidence head to calibrate; remove the file".to_owned(),
+    })
+}
