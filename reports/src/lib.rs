@@ -4,12 +4,14 @@
 //! [`CellStats`] from pooled records and has its definition written there. Nothing here knows a model or a clock.
 
 mod bootstrap;
+mod calibration;
 mod metrics;
 mod record;
 mod sampling_key;
 mod store;
 mod table;
 
+pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
 pub use metrics::{CellStats, Equality, cells};
 pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
