@@ -21,6 +21,11 @@ pub(crate) enum TrainCommand {
         /// Recipe, e.g. training/recipes/tiny-qwen3-dflash.toml
         recipe: PathBuf,
     },
+    /// The same for a DSpark drafter
+    Dspark {
+        /// Recipe, e.g. training/recipes/tiny-qwen3-dspark.toml
+        recipe: PathBuf,
+    },
     /// The same for a Domino drafter
     Domino {
         /// Recipe, e.g. training/recipes/tiny-qwen3-domino.toml
@@ -37,6 +42,9 @@ pub(crate) fn run(command: &TrainCommand) -> Result<()> {
         }
         TrainCommand::Dflash { recipe } => {
             training::train_dflash(&training::load_dflash_recipe(recipe)?, &mut bar)?;
+        }
+        TrainCommand::Dspark { recipe } => {
+            training::train_dspark(&training::load_dspark_recipe(recipe)?, &mut bar)?;
         }
         TrainCommand::Domino { recipe } => {
             training::train_domino(&training::load_domino_recipe(recipe)?, &mut bar)?;

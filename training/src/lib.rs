@@ -11,6 +11,7 @@ mod config;
 mod data;
 mod dflash;
 mod domino;
+mod dspark;
 mod error;
 mod files;
 mod layer;
@@ -32,6 +33,7 @@ mod trunk;
 
 pub use dflash::{DflashHead, load_dflash_recipe, train_dflash};
 pub use domino::{DominoTable, Learn, load_domino_recipe, train_domino};
+pub use dspark::{ConfidenceInput, DsparkHead, load_dspark_recipe, train_dspark};
 pub use error::{Error, Result};
 pub use progress::{Progress, Silent, StepReport};
 pub use target::train_target;

@@ -7,85 +7,27 @@ use crate::block::{Chunk, DraftNet, Place};
 use crate::lm::CausalLm;
 use crate::optim::Gradients;
 use crate::tokenizer::TextCodec;
-use crate::trunk::{Trunk, TrunkConfig};
+use crate::trunk::Trunk;
 use baselines::Alignment;
 use datasets::Domain;
 use std::path::Path;
 
 type Recipe = BlockRecipe<DflashHead>;
-use crate::config::{Family, NetConfig};
+use crate::config::NetConfig;
 use crate::ops::testing::{assert_is_alive, difference, relative_difference};
 use crate::optim::{AdamW, OptimizerConfig};
 use crate::progress::Silent;
 use crate::sample::greedy;
+use crate::testing::golden::{self, ANCHORS, SEQUENCE, drafter, pack};
 use crate::testing::{CutAfter, assert_same_checkpoints};
 use candle_core::Device;
 
-/// Prompt of 7, answer on rows 7..=12, one token behind it.
-const SEQUENCE: [u32; 14] = [3, 17, 5, 9, 22, 11, 7, 0, 28, 13, 30, 2, 19, 6];
-const ANCHORS: [usize; 3] = [7, 9, 11];
-
-/// The reference's integer hash: the same weights in any language.
-fn fill(params: &Params, first_seed: u64) -> Result<()> {
-    const MASK32: u64 = 0xffff_ffff;
-    for (rank, (name, var)) in params.iter().enumerate() {
-        let is_norm = name.ends_with("norm.weight") || name.contains("layernorm");
-        let (base, scale) = if is_norm { (1.0, 0.2) } else { (0.0, 0.5) };
-        let seed = first_seed + rank as u64;
-        let value = |i: u64| {
-            let mut x = (i * 2_654_435_761 + seed * 40_503 + 12_345) & MASK32;
-            x ^= x >> 16;
-            x = (x * 2_246_822_519) & MASK32;
-            x ^= x >> 13;
-            x = (x * 3_266_489_917) & MASK32;
-            x ^= x >> 16;
-            (base + scale * (x as f64 / 4_294_967_296.0 - 0.5)) as f32
-        };
-        let values: Vec<f32> = (0..var.elem_count() as u64).map(value).collect();
-        var.set(&Tensor::from_vec(values, var.dims(), &Device::Cpu)?)?;
-    }
-    Ok(())
-}
-
-fn drafter(alignment: Alignment) -> TrunkConfig {
-    TrunkConfig {
-        num_hidden_layers: 2,
-        intermediate_size: 24,
-        block_rows: 4,
-        alignment,
-        target_layer_ids: vec![1, 3],
-    }
-}
-
 fn net(alignment: Alignment) -> Result<DraftNet<NoHead>> {
-    let target = NetConfig {
-        architecture: Family::Qwen3ForCausalLM,
-        vocab_size: 40,
-        hidden_size: 16,
-        intermediate_size: 24,
-        num_hidden_layers: 6,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        head_dim: 8,
-        rms_norm_eps: 1e-6,
-        rope_theta: 1e4,
-        max_position_embeddings: 64,
-        tie_word_embeddings: false,
-        experts: None,
-    };
     let config = drafter(alignment);
-    let lm = CausalLm::new(&target, 0)?;
-    let trunk = Trunk::new(&config, &target, 0)?;
-    fill(&lm.params, 1000)?;
-    fill(&trunk.params, 2000)?;
-    Ok(DraftNet::new(lm, trunk, NoHead, &config))
-}
-
-fn pack() -> DraftPack {
-    let mut pack = DraftPack::default();
-    pack.push(&SEQUENCE[..7], &SEQUENCE[7..]);
-    pack.is_answer[13] = false;
-    pack
+    let target = golden::target()?;
+    let trunk = Trunk::new(&config, target.config(), 0)?;
+    golden::fill(&trunk.params, 2000, &[])?;
+    Ok(DraftNet::new(target, trunk, NoHead, &config))
 }
 
 fn shape(alignment: Alignment, decay: Option<f64>) -> BlockShape {

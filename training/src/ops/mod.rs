@@ -7,6 +7,7 @@
 mod attention;
 mod cross_entropy;
 mod exp;
+mod imitation;
 mod linear;
 mod rms_norm;
 mod rope;
@@ -15,6 +16,7 @@ mod view;
 
 pub(crate) use attention::{AttentionShape, KeySpan, Segment, attention};
 pub(crate) use cross_entropy::cross_entropy;
+pub(crate) use imitation::{Parts, imitation};
 pub(crate) use linear::linear;
 pub(crate) use rms_norm::rms_norm;
 pub(crate) use rope::{RopeTable, rope};

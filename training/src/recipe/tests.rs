@@ -1,7 +1,7 @@
 //! What a recipe refuses, and which of its keys tell one run from another.
 
 use super::*;
-use crate::{load_dflash_recipe, load_domino_recipe};
+use crate::{load_dflash_recipe, load_domino_recipe, load_dspark_recipe};
 
 fn folder() -> PathBuf {
     crate::testing::recipes()
@@ -18,6 +18,9 @@ fn every_recipe_that_ships_is_valid() {
             found += 1;
         } else if name.contains("-domino") {
             load_domino_recipe(&path).unwrap();
+            found += 1;
+        } else if name.contains("-dspark") {
+            load_dspark_recipe(&path).unwrap();
             found += 1;
         } else if name.ends_with(".toml") {
             TargetRecipe::load(&path).unwrap();
