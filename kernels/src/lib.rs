@@ -9,8 +9,11 @@
 //! None of the ops has a backward pass; asking for one is candle's `BackwardNotSupported` error, not a silent zero.
 
 mod attend;
+mod exp;
 mod input;
 mod linear;
+mod log_sum_exp;
+mod pairs;
 mod parallel;
 pub mod reference;
 mod rms_norm;
@@ -25,6 +28,8 @@ mod tile;
 
 pub use attend::{Visible, attend};
 pub use linear::linear;
+pub use log_sum_exp::log_sum_exp_rows;
+pub use pairs::{PairNet, PairWeights, pair_scores};
 pub use rms_norm::rms_norm;
 pub use rope::rope;
 pub use rows::{move_rows, write_rows};

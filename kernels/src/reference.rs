@@ -6,7 +6,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::input::dense_f32;
-use crate::{Visible, select};
+use crate::{PairNet, Visible, select};
 
 /// See [`crate::linear()`].
 ///
@@ -168,6 +168,78 @@ pub fn topk_rows(x: &Tensor, k: usize) -> Result<(Tensor, Tensor)> {
         Tensor::from_vec(ids, (n, k), x.device())?,
         Tensor::from_vec(best, (n, k), x.device())?,
     ))
+}
+
+/// See [`crate::log_sum_exp_rows`].
+///
+/// # Errors
+/// As the fast op.
+pub fn log_sum_exp_rows(x: &Tensor) -> Result<Tensor> {
+    let (n, v) = crate::log_sum_exp::check(x)?;
+    let xs = values("log_sum_exp_rows", x)?;
+    let out = xs.chunks_exact(v).map(|row| {
+        let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total: f64 = row.iter().map(|x| f64::from(x - top).exp()).sum();
+        (f64::from(top) + total.ln()) as f32
+    });
+    Tensor::from_vec(out.collect::<Vec<f32>>(), n, x.device())
+}
+
+/// See [`crate::pair_scores`].
+///
+/// # Errors
+/// As the fast op.
+pub fn pair_scores(
+    net: &PairNet,
+    left: &Tensor,
+    right: &Tensor,
+    states: &Tensor,
+    gamma: usize,
+) -> Result<Tensor> {
+    let shape = crate::pairs::shape(net, left, right, states, gamma)?;
+    let (weights, out_bias) = net.given();
+    let dims = |t: &Tensor| t.dims().last().copied().unwrap_or(0);
+    let (a, b, p) = (dims(&weights[0]), dims(&weights[1]), dims(&weights[2]));
+    let weights: Vec<Vec<f32>> = weights
+        .iter()
+        .map(|w| values("pair_scores", w))
+        .collect::<Result<_>>()?;
+    let (lefts, rights, states) = (
+        values("pair_scores", left)?,
+        values("pair_scores", right)?,
+        values("pair_scores", states)?,
+    );
+    let (k, units) = (shape.k, weights[3].len());
+    let dot = |w: &[f32], x: &[f32]| -> f64 {
+        w.iter()
+            .zip(x)
+            .map(|(&w, &x)| f64::from(w) * f64::from(x))
+            .sum()
+    };
+    let mut out = Vec::with_capacity(shape.n_pairs * k * k);
+    for pair in 0..shape.n_pairs {
+        let slot = shape.slot(pair);
+        for (earlier, later) in (0..k * k).map(|i| (slot * k + i / k, (slot + 1) * k + i % k)) {
+            let (left, right) = (&lefts[earlier * a..][..a], &rights[later * b..][..b]);
+            let mut score = f64::from(out_bias);
+            for unit in 0..units {
+                let products: f64 = (0..p)
+                    .map(|i| {
+                        f64::from(weights[2][unit * p + i])
+                            * f64::from(left[i])
+                            * f64::from(right[i])
+                    })
+                    .sum();
+                let x = dot(&weights[0][unit * a..][..a], left)
+                    + dot(&weights[1][unit * b..][..b], right)
+                    + products
+                    + f64::from(states[pair * units + unit]);
+                score += f64::from(weights[3][unit]) * x / (1.0 + (-x).exp());
+            }
+            out.push(score as f32);
+        }
+    }
+    Tensor::from_vec(out, (shape.n_pairs, k, k), left.device())
 }
 
 fn values(op: &str, t: &Tensor) -> Result<Vec<f32>> {
