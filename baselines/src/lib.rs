@@ -3,6 +3,7 @@
 //! A method is a [`Method`] row in [`METHODS`] and a type that implements [`decode::Drafter`].
 
 mod block;
+pub mod dcoco;
 mod dflash;
 mod domino;
 mod draft_model;
@@ -17,6 +18,7 @@ use decode::Drafter;
 use models::Source;
 
 pub use block::BlockDrafter;
+pub use dcoco::Dcoco;
 pub use dflash::{Argmax, DFlash};
 pub use domino::{Domino, DominoDrafts, DominoHead, DominoShape, DraftStep};
 pub use draft_model::DraftModel;
@@ -35,6 +37,7 @@ pub static METHODS: &[Method] = &[
     dflash::METHOD,
     dspark::METHOD,
     domino::METHOD,
+    dcoco::METHOD,
 ];
 
 /// A decoding method.
