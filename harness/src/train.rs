@@ -31,6 +31,11 @@ pub(crate) enum TrainCommand {
         /// Recipe, e.g. training/recipes/tiny-qwen3-domino.toml
         recipe: PathBuf,
     },
+    /// The same for a DCOCO drafter
+    Dcoco {
+        /// Recipe, e.g. training/recipes/tiny-qwen3-dcoco.toml
+        recipe: PathBuf,
+    },
 }
 
 /// Runs one training command to its end.
@@ -48,6 +53,9 @@ pub(crate) fn run(command: &TrainCommand) -> Result<()> {
         }
         TrainCommand::Domino { recipe } => {
             training::train_domino(&training::load_domino_recipe(recipe)?, &mut bar)?;
+        }
+        TrainCommand::Dcoco { recipe } => {
+            training::train_dcoco(&training::load_dcoco_recipe(recipe)?, &mut bar)?;
         }
     }
     bar.finish();

@@ -9,6 +9,7 @@ mod check;
 mod checkpoint;
 mod config;
 mod data;
+mod dcoco;
 mod dflash;
 mod domino;
 mod dspark;
@@ -31,6 +32,7 @@ mod testing;
 mod tokenizer;
 mod trunk;
 
+pub use dcoco::{ChannelNames, DcocoRecipeHead, load_dcoco_recipe, train_dcoco};
 pub use dflash::{DflashHead, load_dflash_recipe, train_dflash};
 pub use domino::{DominoTable, Learn, load_domino_recipe, train_domino};
 pub use dspark::{ConfidenceInput, DsparkHead, load_dspark_recipe, train_dspark};

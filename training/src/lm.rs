@@ -144,6 +144,11 @@ impl CausalLm {
         self.head.as_ref().unwrap_or(&self.embedding).detach()
     }
 
+    /// The embedding table `[V, H]`, without gradient.
+    pub(crate) fn embedding(&self) -> Tensor {
+        self.embedding.detach()
+    }
+
     /// `[N]` ids to `[N, H]` rows of the embedding table.
     ///
     /// # Errors

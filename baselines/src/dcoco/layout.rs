@@ -1,6 +1,7 @@
 //! Tensors of a corrector: three layouts that the published parameter counts allow.
 
 use models::Weights;
+use serde::Deserialize;
 
 use crate::Error;
 
@@ -13,7 +14,7 @@ const PREFIX: &str = "corrector.";
 /// `E(v)` is the target's embedding of token v, `h_i` the trunk's state of slot i, `u_i(v)` the trunk's log-probability
 /// of v at slot i. A pair is candidate `a` of slot i - 1 and candidate `b` of slot i. Source: the counts `512 H + 132,353`
 /// of the model cards; which of the three the authors use is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Layout {
     /// `c = Wc [E(v); h_i] + bc` for both sides, `s = Ws [h_(i-1); h_i] + bs`; the network reads
     /// `[c_a; c_b; c_a * c_b; s; u_a; u_b]`.

@@ -22,6 +22,9 @@ fn every_recipe_that_ships_is_valid() {
         } else if name.contains("-dspark") {
             load_dspark_recipe(&path).unwrap();
             found += 1;
+        } else if name.contains("-dcoco") {
+            crate::load_dcoco_recipe(&path).unwrap();
+            found += 1;
         } else if name.ends_with(".toml") {
             TargetRecipe::load(&path).unwrap();
             found += 1;
