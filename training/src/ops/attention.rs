@@ -1,11 +1,15 @@
 //! Grouped-query attention over ragged segments.
 
+mod own;
+
 use super::exp::{dot, softmax_in_place};
 use super::view::{slice, view};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+
+pub(crate) use own::OwnKeys;
 
 /// Which of a segment's keys a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +69,23 @@ pub(crate) fn attention(
     shape: AttentionShape,
     segments: &Arc<[Segment]>,
 ) -> Result<Tensor> {
+    attention_with_own([q, k, v], shape, segments, OwnKeys::NONE)
+}
+
+/// The same, where each query also sees keys that no other query sees; one softmax over both kinds.
+///
+/// # Errors
+/// As [`attention`], and if there are fewer rows of `k` than `own` names.
+pub(crate) fn attention_with_own(
+    [q, k, v]: [&Tensor; 3],
+    shape: AttentionShape,
+    segments: &Arc<[Segment]>,
+    own: OwnKeys,
+) -> Result<Tensor> {
     let op = Attention {
         shape,
         segments: segments.clone(),
+        own,
         weights: Mutex::new(Vec::new()),
     };
     q.apply_op3(k, v, op)
@@ -76,8 +94,17 @@ pub(crate) fn attention(
 struct Attention {
     shape: AttentionShape,
     segments: Arc<[Segment]>,
-    /// Softmax weights of the forward pass, `[group * Tq, Tk]` for each segment and key head.
-    weights: Mutex<Vec<CpuStorage>>,
+    own: OwnKeys,
+    /// Softmax weights of the forward pass for each segment and key head.
+    weights: Mutex<Vec<Weights>>,
+}
+
+/// Softmax weights of the query heads of one key head in one segment.
+struct Weights {
+    /// `[group * Tq, Tk]`.
+    shared: CpuStorage,
+    /// `[group * Tq, own keys]`.
+    own: Vec<f32>,
 }
 
 /// `a b` or `a b^T` of contiguous blocks: `a` is `[m, k]`.
@@ -187,13 +214,19 @@ impl Attention {
         }
     }
 
-    fn softmax(&self, scores: &mut [f32], segment: &Segment) {
+    /// Scores to weights, in place.
+    fn softmax(&self, scores: &mut [f32], own: &mut [f32], segment: &Segment) {
         let (n_queries, n_keys) = (segment.queries.len(), segment.n_keys());
         let scale = self.scale();
         for (row_idx, row) in scores.chunks_exact_mut(n_keys).enumerate() {
             let (seen, hidden) = row.split_at_mut(self.seen(segment, row_idx % n_queries));
+            let own = &mut own[row_idx * self.own.count..(row_idx + 1) * self.own.count];
             seen.iter_mut().for_each(|x| *x *= scale);
-            softmax_in_place(seen);
+            own.iter_mut().for_each(|x| *x *= scale);
+            match own.is_empty() {
+                true => softmax_in_place(seen),
+                false => own::joint_softmax(seen, own),
+            }
             hidden.fill(0.0);
         }
     }
@@ -210,7 +243,7 @@ impl Attention {
                 candle_core::bail!("{segment:?} has a query without keys");
             }
         }
-        Ok(())
+        self.own.check(n_queries, n_keys)
     }
 
     /// The five products of one segment and key head, added to the three gradients.
@@ -218,7 +251,7 @@ impl Attention {
         &self,
         inputs: [&[f32]; 4],
         at: (&Segment, usize),
-        p: &CpuStorage,
+        p: &Weights,
         grads: &mut [Vec<f32>; 3],
     ) -> Result<()> {
         let [q, k, v, grad] = inputs;
@@ -230,21 +263,30 @@ impl Attention {
         );
         let d_out = self.gather_queries(grad, segment, kv_head);
         let values = self.gather_keys(v, segment, kv_head);
-        let d_v = left_transposed_times(p, &d_out, (n_keys, dim, rows))?;
+        let d_v = left_transposed_times(&p.shared, &d_out, (n_keys, dim, rows))?;
+        let mut d_own = self.own_scores(d_out.as_slice()?, v, at);
         let mut d_s = times(&d_out, &values, (rows, n_keys, dim), Right::Transposed)?;
         if let CpuStorage::F32(d_s) = &mut d_s {
             let scale = self.scale();
-            let p_rows = p.as_slice::<f32>()?.chunks_exact(n_keys);
-            for (d, p) in d_s.chunks_exact_mut(n_keys).zip(p_rows) {
-                let mean = dot(d, p);
-                for (d, p) in d.iter_mut().zip(p) {
+            let p_rows = p.shared.as_slice::<f32>()?.chunks_exact(n_keys);
+            for (row_idx, (d, p_row)) in d_s.chunks_exact_mut(n_keys).zip(p_rows).enumerate() {
+                let own = row_idx * self.own.count..(row_idx + 1) * self.own.count;
+                let (d_own, p_own) = (&mut d_own[own.clone()], &p.own[own]);
+                let mean = dot(d, p_row) + dot(d_own, p_own);
+                let pairs = d.iter_mut().zip(p_row);
+                for (d, p) in pairs.chain(d_own.iter_mut().zip(p_own)) {
                     *d = p * (*d - mean) * scale;
                 }
             }
         }
         let queries = self.gather_queries(q, segment, kv_head);
         let keys = self.gather_keys(k, segment, kv_head);
-        let d_q = times(&d_s, &keys, (rows, dim, n_keys), Right::AsIs)?;
+        let mut d_q = times(&d_s, &keys, (rows, dim, n_keys), Right::AsIs)?;
+        if let CpuStorage::F32(d_q) = &mut d_q {
+            self.add_own(d_q, &d_own, k, at);
+        }
+        self.add_to_own(&mut grads[1], &d_own, queries.as_slice()?, at);
+        self.add_to_own(&mut grads[2], &p.own, d_out.as_slice()?, at);
         let d_k = left_transposed_times(&d_s, &queries, (n_keys, dim, rows))?;
         self.scatter_queries(&mut grads[0], d_q.as_slice()?, segment, kv_head);
         self.add_keys(&mut grads[1], d_k.as_slice()?, segment, kv_head);
@@ -283,12 +325,16 @@ impl CustomOp3 for Attention {
                 let keys = self.gather_keys(k, segment, kv_head);
                 let values = self.gather_keys(v, segment, kv_head);
                 let mut p = times(&queries, &keys, (rows, n_keys, dim), Right::Transposed)?;
+                let mut own = self.own_scores(queries.as_slice()?, k, (segment, kv_head));
                 if let CpuStorage::F32(p) = &mut p {
-                    self.softmax(p, segment);
+                    self.softmax(p, &mut own, segment);
                 }
-                let mixed = times(&p, &values, (rows, dim, n_keys), Right::AsIs)?;
+                let mut mixed = times(&p, &values, (rows, dim, n_keys), Right::AsIs)?;
+                if let CpuStorage::F32(mixed) = &mut mixed {
+                    self.add_own(mixed, &own, v, (segment, kv_head));
+                }
                 self.scatter_queries(&mut out, mixed.as_slice()?, segment, kv_head);
-                kept.push(p);
+                kept.push(Weights { shared: p, own });
             }
         }
         *self.weights.lock().expect("no panic while it is held") = kept;
