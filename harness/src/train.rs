@@ -5,7 +5,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::time::Duration;
-use training::recipe::TargetRecipe;
+use training::recipe::{Eagle3Recipe, TargetRecipe};
 use training::{Progress, StepReport};
 
 /// What to train.
@@ -36,6 +36,11 @@ pub(crate) enum TrainCommand {
         /// Recipe, e.g. training/recipes/tiny-qwen3-dcoco.toml
         recipe: PathBuf,
     },
+    /// Let a trained target answer prompts, and train an EAGLE-3 drafter on the answers
+    Eagle3 {
+        /// Recipe, e.g. training/recipes/tiny-qwen3-eagle3.toml
+        recipe: PathBuf,
+    },
 }
 
 /// Runs one training command to its end.
@@ -56,6 +61,9 @@ pub(crate) fn run(command: &TrainCommand) -> Result<()> {
         }
         TrainCommand::Dcoco { recipe } => {
             training::train_dcoco(&training::load_dcoco_recipe(recipe)?, &mut bar)?;
+        }
+        TrainCommand::Eagle3 { recipe } => {
+            training::train_eagle3(&Eagle3Recipe::load(recipe)?, &mut bar)?;
         }
     }
     bar.finish();

@@ -156,21 +156,22 @@ impl SelfAttention {
         let (mut q, mut k) = (linear(x, &self.q)?, linear(seen, &self.k)?);
         let v = linear(seen, &self.v)?;
         if let Some((q_norm, k_norm)) = &self.head_norms {
-            q = self.norm_heads(&q, q_norm)?;
-            k = self.norm_heads(&k, k_norm)?;
+            q = norm_heads(&q, q_norm, self.eps)?;
+            k = norm_heads(&k, k_norm, self.eps)?;
         }
         let q = rope(&q, table, &rows.positions)?;
         let k = rope(&k, table, &rows.key_positions)?;
         let mixed = attention([&q, &k, &v], self.shape, &rows.segments)?;
         Ok(linear(&mixed, &self.o)?)
     }
+}
 
-    fn norm_heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let (n_rows, width) = x.dims2()?;
-        // [N, heads * d] -> [N, heads, d]: the norm works on the last dimension.
-        let heads = x.reshape((n_rows, width / self.shape.head_dim, self.shape.head_dim))?;
-        Ok(rms_norm(&heads, weight, self.eps)?.reshape((n_rows, width))?)
-    }
+/// Norms every head of `x` `[N, heads * d]` by a weight `[d]`.
+pub(crate) fn norm_heads(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+    let ((n_rows, width), d) = (x.dims2()?, weight.dim(0)?);
+    // [N, heads * d] -> [N, heads, d]: the norm works on the last dimension.
+    let heads = x.reshape((n_rows, width / d, d))?;
+    Ok(rms_norm(&heads, weight, eps)?.reshape((n_rows, width))?)
 }
 
 /// The gated feed-forward block.

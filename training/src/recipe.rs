@@ -4,6 +4,7 @@ pub use crate::answers::AnswersConfig;
 use crate::check::{ABOVE_0, Check, NOT_BELOW_0, first_failure, is_not_negative, is_positive};
 pub use crate::config::{Experts, Family, NetConfig};
 pub use crate::data::BatchConfig;
+pub use crate::eagle3::{Eagle3Batch, Eagle3Recipe, Eagle3Shape};
 use crate::error::{Error, Result};
 pub use crate::optim::OptimizerConfig;
 use crate::params::fnv1a;
@@ -27,7 +28,7 @@ pub struct StopConfig {
 }
 
 impl StopConfig {
-    fn checks(&self) -> [Check; 2] {
+    pub(crate) fn checks(&self) -> [Check; 2] {
         [
             ("stop.max_steps", self.max_steps > 0, ABOVE_0),
             (
@@ -57,7 +58,7 @@ pub struct ReportConfig {
 }
 
 impl ReportConfig {
-    fn checks(&self) -> [Check; 2] {
+    pub(crate) fn checks(&self) -> [Check; 2] {
         [
             (
                 "report.checkpoint_minutes",

@@ -165,13 +165,8 @@ impl Trunk {
                 copied.push(name.to_owned());
             }
         }
-        let (hidden, fused) = self.fc.dims2()?;
-        let mut values: Vec<f32> = (self.fc.detach() * 0.1)?.flatten_all()?.to_vec1()?;
-        for i in 0..hidden {
-            values[i * fused + fused - hidden + i] += 1.0;
-        }
         if let Some(fc) = self.params.get("fc.weight") {
-            fc.set(&Tensor::from_vec(values, (hidden, fused), &Device::Cpu)?)?;
+            fc.set(&passes_last_tap(&self.fc)?)?;
         }
         Ok(copied)
     }
@@ -199,6 +194,16 @@ impl Trunk {
         }
         Ok(rms_norm(&x, &self.norm, self.net.rms_norm_eps)?)
     }
+}
+
+/// A projection `[H, taps * H]` that hands the last tap on, with a tenth of the values drawn for the others to start from.
+pub(crate) fn passes_last_tap(fc: &Tensor) -> Result<Tensor> {
+    let (hidden, fused) = fc.dims2()?;
+    let mut values: Vec<f32> = (fc.detach() * 0.1)?.flatten_all()?.to_vec1()?;
+    for i in 0..hidden {
+        values[i * fused + fused - hidden + i] += 1.0;
+    }
+    Ok(Tensor::from_vec(values, (hidden, fused), &Device::Cpu)?)
 }
 
 /// Who sees whom: context rows are keys `0..C`, block rows follow them.

@@ -2,6 +2,7 @@
 
 use decode::LayerId;
 use models::{Fields, RopeConfig, RopeKind, Source, refuse_other_forward_passes};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::trunk::HARMLESS;
@@ -47,7 +48,8 @@ pub enum FusionNorm {
 }
 
 /// Which form of a state is handed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StateForm {
     /// As the layer left it.
     Raw,

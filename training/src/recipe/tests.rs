@@ -25,6 +25,9 @@ fn every_recipe_that_ships_is_valid() {
         } else if name.contains("-dcoco") {
             crate::load_dcoco_recipe(&path).unwrap();
             found += 1;
+        } else if name.ends_with("-eagle3.toml") {
+            Eagle3Recipe::load(&path).unwrap();
+            found += 1;
         } else if name.ends_with(".toml") {
             TargetRecipe::load(&path).unwrap();
             found += 1;
@@ -286,6 +289,71 @@ fn a_wrong_key_or_value_is_an_error_that_names_file_and_key() {
     assert_refused(TargetRecipe::load, "tiny-moe.toml", EXPERTS);
     assert_refused(load_dflash_recipe, DFLASH, DRAFTER);
     assert_refused(load_domino_recipe, "tiny-qwen3-domino.toml", DOMINO);
+    assert_refused(Eagle3Recipe::load, EAGLE3, UNROLLED);
+}
+
+const EAGLE3: &str = "tiny-qwen3-eagle3.toml";
+
+/// What no recipe of an EAGLE-3 drafter may hold.
+const UNROLLED: &[[&str; 3]] = &[
+    ["ttt_steps = 7", "ttt_steps = 0", "drafter.ttt_steps"],
+    ["ttt_steps = 7", "", "ttt_steps"],
+    [
+        "step_decay = 0.8",
+        "step_decay = -0.8",
+        "drafter.step_decay",
+    ],
+    [
+        "step_decay = 0.8",
+        "step_decay = 0.8\nblock_size = 7",
+        "block_size",
+    ],
+    [
+        "draft_vocab_size = 1536",
+        "draft_vocab_size = 0",
+        "drafter.draft_vocab_size",
+    ],
+    ["[1, 3, 4]", "[3, 1]", "drafter.target_layer_ids"],
+    [
+        "intermediate_size = 640",
+        "intermediate_size = 0",
+        "drafter.intermediate_size",
+    ],
+    [
+        "micro_tokens = 384",
+        "micro_tokens = 0",
+        "batch.micro_tokens",
+    ],
+    [
+        "packs_per_step = 2",
+        "packs_per_step = 0",
+        "batch.packs_per_step",
+    ],
+    ["lr = 2e-3", "lr = -1.0", "optimizer.lr"],
+];
+
+#[test]
+fn an_eagle3_fingerprint_follows_what_is_trained_and_not_when_it_ends() -> Result<()> {
+    let of = |change| -> Result<String> {
+        Ok(changed(Eagle3Recipe::load, EAGLE3, change)?.fingerprint("answers-1"))
+    };
+    let own = of(("seed = 1", "seed = 1"))?;
+    for change in [
+        ("seed = 1", "seed = 2"),
+        ("ttt_steps = 7", "ttt_steps = 5"),
+        (
+            "step_decay = 0.8",
+            "step_decay = 0.8\nfeedback = \"normed\"",
+        ),
+        ("micro_tokens = 384", "micro_tokens = 512"),
+        ("lr = 2e-3", "lr = 1e-3"),
+    ] {
+        assert_ne!(of(change)?, own, "{change:?}");
+    }
+    assert_eq!(of(("max_steps = 1600", "max_steps = 900"))?, own);
+    let recipe = Eagle3Recipe::load(&folder().join(EAGLE3))?;
+    assert_ne!(recipe.fingerprint("answers-2"), own);
+    Ok(())
 }
 
 #[test]
