@@ -163,13 +163,30 @@ pub mod golden {
         })
     }
 
-    /// Its weights; the embeddings are the target's.
+    /// Its weights; the embeddings are the target's. It starts from the last tap and has the target's rows as head, so
+    /// that some of its drafts are right.
     ///
     /// # Panics
-    /// Never: the lists hold as many values as their shapes.
+    /// Never: all tensors hold as many values as their shapes.
     pub fn eagle3_weights() -> BTreeMap<String, Tensor> {
         let mut weights = hash_weights(&eagle3_shapes(), 3000);
+        let target = hash_weights(&target_shapes(), 1000);
         let list = |values: Vec<i64>| Tensor::new(values, &Device::Cpu).expect("a list fits");
+        let even: Vec<u32> = (0..V as u32).step_by(2).collect();
+        let even = Tensor::new(even, &Device::Cpu).expect("a list fits");
+        let head = target["lm_head.weight"].index_select(&even, 0);
+        weights.insert("lm_head.weight".into(), head.expect("ids are below V"));
+        weights.insert("norm.weight".into(), target["model.norm.weight"].clone());
+        let passes = |i: usize| f32::from(u8::from(i % (3 * H) == 2 * H + i / (3 * H)));
+        let fc = Tensor::from_vec(
+            (0..3 * H * H).map(passes).collect(),
+            (H, 3 * H),
+            &Device::Cpu,
+        );
+        weights.insert(
+            "fc.weight".into(),
+            fc.expect("as many values as H rows of 3 H"),
+        );
         let offsets = (0..DRAFT_V as i64).collect();
         weights.insert("d2t".into(), list(offsets));
         let kept = (0..V as i64).map(|id| i64::from(id % 2 == 0)).collect();
