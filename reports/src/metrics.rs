@@ -18,7 +18,11 @@ pub struct CellStats {
     pub tau_macro: Option<f64>,
     /// Decode tokens a second of one sequence: (answer tokens - 1) / decode time, pooled.
     pub tokens_per_sec: Option<f64>,
-    /// Vanilla's decode time a token / this method's, each pooled over the answers that both have.
+    /// Tokens committed a second of wall time by all sequences of a batch together, prefills taken out, pooled over
+    /// passes. At concurrency 1 the same as `tokens_per_sec`.
+    pub throughput: Option<f64>,
+    /// Vanilla's time a token / this method's, each pooled over the answers that both have: decode time at
+    /// concurrency 1, the batch's wall time above, so that it is the ratio of throughputs there.
     pub speedup: Option<f64>,
     /// 95 % interval of `speedup` over prompts, resampled as for `tau_interval`; what the machine does between two
     /// runs is not in it.
@@ -72,6 +76,9 @@ pub fn cells(records: &[Record]) -> BTreeMap<Cell, CellStats> {
     for record in records {
         groups.entry(&record.cell).or_default().add(record);
     }
+    for (cell, group) in &mut groups {
+        group.divide_time(cell.concurrency);
+    }
     let none = Group::default();
     groups
         .iter()
@@ -91,20 +98,53 @@ fn pair(prompt: &PromptKey) -> Pair<'_> {
 
 #[derive(Default)]
 struct Group<'a> {
-    answers: BTreeMap<Pair<'a>, &'a Answer>,
+    answers: BTreeMap<Pair<'a>, Timed<'a>>,
     trouble: Option<&'a str>,
+}
+
+/// An answer and the part of the machine's time that is its own.
+#[derive(Clone, Copy)]
+struct Timed<'a> {
+    answer: &'a Answer,
+    busy_ns: u64,
 }
 
 impl<'a> Group<'a> {
     fn add(&mut self, record: &'a Record) {
         match (&record.outcome, &record.prompt) {
             (Outcome::Ok(answer), Some(prompt)) => {
-                self.answers.insert(pair(prompt), answer);
+                let timed = Timed {
+                    answer,
+                    busy_ns: match answer.rounds.committed.is_empty() {
+                        true => 0,
+                        false => answer.decode_ns,
+                    },
+                };
+                self.answers.insert(pair(prompt), timed);
             }
             (Outcome::Failed { why } | Outcome::Skipped { why }, _) => {
                 self.trouble.get_or_insert(why);
             }
             (Outcome::Ok(_), None) => {}
+        }
+    }
+
+    /// Above concurrency 1 sequences overlap, so the wall time of a pass, prefills taken out, is divided among its
+    /// answers by what each took of the loop's phases; the parts of a pass add up to its wall time.
+    fn divide_time(&mut self, concurrency: u32) {
+        if concurrency == 1 {
+            return;
+        }
+        let mut passes: BTreeMap<u32, Pass> = BTreeMap::new();
+        for (key, timed) in &self.answers {
+            let pass = passes.entry(key.2).or_default();
+            pass.n_answers += 1;
+            pass.batch_ns = pass.batch_ns.max(timed.answer.batch_ns);
+            pass.prefill_ns += timed.answer.prefill_ns;
+            pass.decoding_ns += timed.answer.phases.decoding_ns();
+        }
+        for (key, timed) in &mut self.answers {
+            timed.busy_ns = passes[&key.2].part(timed.answer);
         }
     }
 
@@ -119,7 +159,8 @@ impl<'a> Group<'a> {
             tau: sums.tau(),
             tau_interval: self.tau_interval(),
             tau_macro: (!taus.is_empty()).then(|| taus.iter().sum::<f64>() / taus.len() as f64),
-            tokens_per_sec: sums.ns_per_token().map(|ns| 1e9 / ns),
+            tokens_per_sec: sums.tokens_per_sec(),
+            throughput: ratio(sums.committed, sums.busy_ns).map(|per_ns| per_ns * 1e9),
             speedup: self.speedup(vanilla),
             speedup_interval: self.speedup_interval(cell, vanilla),
             accepted_share: ratio(sums.accepted, sums.verified),
@@ -159,8 +200,8 @@ impl<'a> Group<'a> {
             for (key, answer) in &self.answers {
                 if let Some(other) = vanilla.answers.get(key) {
                     let (mine, theirs) = prompts.entry(key.0).or_default();
-                    mine.add(answer);
-                    theirs.add(other);
+                    mine.add(*answer);
+                    theirs.add(*other);
                 }
             }
         }
@@ -180,8 +221,9 @@ impl<'a> Group<'a> {
         if vanilla.trouble.is_some() {
             return Equality::Unknown;
         }
-        let same = |key, answer: &Answer| {
-            vanilla.answers.get(key).is_some_and(|v| {
+        let same = |key, timed: &Timed<'_>| {
+            let answer = timed.answer;
+            vanilla.answers.get(key).map(|v| v.answer).is_some_and(|v| {
                 (v.n_tokens, &v.tokens_sha256) == (answer.n_tokens, &answer.tokens_sha256)
             })
         };
@@ -192,6 +234,28 @@ impl<'a> Group<'a> {
     }
 }
 
+/// What the answers of one pass add up to.
+#[derive(Default)]
+struct Pass {
+    n_answers: u64,
+    batch_ns: u64,
+    prefill_ns: u64,
+    decoding_ns: u64,
+}
+
+impl Pass {
+    /// One answer's part of the wall time.
+    fn part(&self, answer: &Answer) -> u64 {
+        let wall_ns = self.batch_ns.saturating_sub(self.prefill_ns);
+        if self.decoding_ns == 0 {
+            return wall_ns / self.n_answers.max(1);
+        }
+        let part = u128::from(wall_ns) * u128::from(answer.phases.decoding_ns())
+            / u128::from(self.decoding_ns);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     rounds: u64,
@@ -199,13 +263,15 @@ pub(crate) struct Sums {
     accepted: u64,
     committed: u64,
     decode_ns: u64,
+    busy_ns: u64,
     grams: u64,
     repeated: u64,
 }
 
 impl Sums {
     /// An answer that ended with prefill has no round, so its decode time belongs to no token and is left out.
-    fn add(&mut self, answer: &Answer) {
+    fn add(&mut self, timed: Timed<'_>) {
+        let answer = timed.answer;
         let sum = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
         self.rounds += answer.rounds.committed.len() as u64;
         self.verified += sum(&answer.rounds.verified);
@@ -214,6 +280,7 @@ impl Sums {
         if !answer.rounds.committed.is_empty() {
             self.decode_ns += answer.decode_ns;
         }
+        self.busy_ns += timed.busy_ns;
         self.grams += u64::from(answer.grams.total);
         self.repeated += u64::from(answer.grams.repeated);
     }
@@ -223,8 +290,8 @@ impl Sums {
     }
 
     /// Committed tokens are the answer's tokens without the first.
-    fn ns_per_token(&self) -> Option<f64> {
-        ratio(self.decode_ns, self.committed).filter(|ns| *ns > 0.0)
+    fn tokens_per_sec(&self) -> Option<f64> {
+        ratio(self.committed, self.decode_ns).map(|per_ns| per_ns * 1e9)
     }
 }
 
@@ -234,14 +301,14 @@ fn speedup(prompts: &[(Sums, Sums)]) -> Option<f64> {
         let (ns, tokens) = prompts
             .iter()
             .map(pick)
-            .fold((0, 0), |sum, s| (sum.0 + s.decode_ns, sum.1 + s.committed));
+            .fold((0, 0), |sum, s| (sum.0 + s.busy_ns, sum.1 + s.committed));
         ratio(ns, tokens).filter(|ns| *ns > 0.0)
     };
     Some(pool(|p| p.1)? / pool(|p| p.0)?)
 }
 
-impl<'a> FromIterator<&'a Answer> for Sums {
-    fn from_iter<I: IntoIterator<Item = &'a Answer>>(answers: I) -> Self {
+impl<'a> FromIterator<Timed<'a>> for Sums {
+    fn from_iter<I: IntoIterator<Item = Timed<'a>>>(answers: I) -> Self {
         answers.into_iter().fold(Self::default(), |mut sums, a| {
             sums.add(a);
             sums
@@ -319,6 +386,41 @@ mod tests {
         assert_eq!(stats(&records, "dflash").speedup, Some(3.0));
         assert_eq!(stats(&records, "vanilla").speedup, Some(1.0));
         assert_eq!(stats(&records[2..], "dflash").speedup, None);
+    }
+
+    #[test]
+    fn above_concurrency_1_a_speedup_is_a_ratio_of_throughputs() {
+        // Two sequences at once: vanilla's batch takes 1200 ns beside 100 of prefill, dflash's 400. The first answer
+        // took three quarters of each. A sequence's own decode time would say something else.
+        let of = |method: &str, prompt: &str, batch_ns: u64, spent_ns: u64| {
+            let mut a = answer(&[(2, 3), (2, 3)]);
+            a.prefill_ns = 50;
+            a.batch_ns = batch_ns + 100;
+            a.phases.verify_ns = spent_ns;
+            a.decode_ns = batch_ns;
+            let mut rec = record(method, prompt, a);
+            rec.cell.concurrency = 2;
+            rec
+        };
+        let records = [
+            of("vanilla", "a", 1200, 600),
+            of("vanilla", "b", 1200, 200),
+            of("dflash", "a", 400, 300),
+            of("dflash", "b", 400, 100),
+        ];
+        let all = cells(&records);
+        let of = |method: &str| {
+            let cell = Cell {
+                concurrency: 2,
+                ..cell(method)
+            };
+            all[&cell].clone()
+        };
+        assert_eq!(of("dflash").throughput, Some(12.0 / 400.0 * 1e9));
+        assert_eq!(of("vanilla").throughput, Some(12.0 / 1200.0 * 1e9));
+        assert_eq!(of("dflash").tokens_per_sec, Some(12.0 / 800.0 * 1e9));
+        assert_eq!(of("dflash").speedup, Some(3.0));
+        assert_eq!(of("dflash").speedup_interval, Some((3.0, 3.0)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::SamplingKey;
 
 /// Version of the record layout; a record of another version is an error, never guessed at.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// One answer, or one reason why there is none: a line of `records.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,13 +136,16 @@ pub struct Answer {
     /// From the first token to the last, the drafter's own start included, the prefills of other requests that
     /// fell in between taken out.
     pub decode_ns: u64,
+    /// Wall time of the batch that the answer was decoded in, prefills included; answers of one cell and pass share
+    /// it at concurrency above 1, at concurrency 1 it is the answer's own.
+    pub batch_ns: u64,
     /// Where the time went. A phase that several sequences share is divided evenly among them.
     pub phases: Phases,
     /// How repetitive the text is.
     pub grams: Grams,
 }
 
-/// Four lists of equal length, one entry a round. Identity: `n_tokens == 1 + sum(committed)`.
+/// Lists of equal length, one entry a round. Identity: `n_tokens == 1 + sum(committed)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounds {
@@ -154,6 +157,9 @@ pub struct Rounds {
     pub accepted: Vec<u32>,
     /// Tokens added to the answer: accepted + bonus, cut at a stop token or at the length limit.
     pub committed: Vec<u32>,
+    /// The drafter's confidence in each drafted token, in millionths; absent if it gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence_ppm: Option<Vec<Vec<u32>>>,
 }
 
 /// Nanoseconds by phase of the decode loop.
@@ -210,6 +216,19 @@ impl Grams {
     }
 }
 
+impl Phases {
+    /// Everything but the prompt's prefill: what one answer took of the machine's time while it was decoded.
+    pub fn decoding_ns(&self) -> u64 {
+        self.start_ns
+            + self.draft_ns
+            + self.head_ns
+            + self.schedule_ns
+            + self.verify_ns
+            + self.judge_ns
+            + self.commit_ns
+    }
+}
+
 impl Record {
     /// Says what is inconsistent about the record, if anything.
     pub fn fault(&self) -> Option<String> {
@@ -236,8 +255,17 @@ impl Answer {
             verified,
             accepted,
             committed,
+            confidence_ppm,
         } = &self.rounds;
         let n = committed.len();
+        if let Some(rounds) = confidence_ppm {
+            let fits = |(list, d): (&Vec<u32>, &u32)| {
+                list.len() == *d as usize && list.iter().all(|c| *c <= 1_000_000)
+            };
+            if rounds.len() != n || !rounds.iter().zip(drafted).all(fits) {
+                return Some("confidences do not fit the drafts, or exceed 1,000,000".into());
+            }
+        }
         if [drafted.len(), verified.len(), accepted.len()] != [n; 3] {
             return Some("the four round lists differ in length".into());
         }
@@ -280,10 +308,12 @@ pub(crate) mod tests {
                 verified: vec![3; rounds.len()],
                 accepted: rounds.iter().map(|r| r.0).collect(),
                 committed: rounds.iter().map(|r| r.1).collect(),
+                confidence_ppm: None,
             },
             ended: Ended::Stop,
             prefill_ns: 50,
             decode_ns: u64::from(n_tokens - 1) * 1000,
+            batch_ns: 50 + u64::from(n_tokens - 1) * 1000,
             phases: Phases::default(),
             grams: Grams {
                 total: 10,
@@ -361,6 +391,17 @@ pub(crate) mod tests {
         assert!(spoil(|a| a.rounds.drafted.truncate(1)).contains("differ in length"));
         assert!(spoil(|a| a.rounds.accepted[1] = 4).contains("round 1 breaks"));
         assert!(spoil(|a| a.rounds.verified[0] = 1).contains("round 0 breaks"));
+        let confidences = |lists: &[&[u32]]| Some(lists.iter().map(|l| l.to_vec()).collect());
+        let mut sure = good.clone();
+        if let Outcome::Ok(a) = &mut sure.outcome {
+            a.rounds.confidence_ppm = confidences(&[&[9, 8, 7], &[0, 1_000_000, 2]]);
+        }
+        assert_eq!(sure.fault(), None);
+        let text = serde_json::to_string(&sure).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), sure);
+        assert!(spoil(|a| a.rounds.confidence_ppm = Some(vec![])).contains("confidences"));
+        let above = |a: &mut Answer| a.rounds.confidence_ppm = Some(vec![vec![1_000_001; 3]; 2]);
+        assert!(spoil(above).contains("confidences"));
         assert!(spoil(|a| a.tokens = Some(vec![1, 2])).contains("2 token ids for 5"));
         let other = Record { schema: 7, ..good };
         assert!(other.fault().unwrap_or_default().contains("schema is 7"));

@@ -97,6 +97,8 @@ impl Notes {
 
 /// The cells of one table.
 struct Grid<'a> {
+    /// Whether sequences share the machine, so that a batch has a throughput of its own.
+    batched: bool,
     suites: Vec<&'a str>,
     /// Drafting methods; vanilla alone if there is none.
     methods: Vec<&'a str>,
@@ -114,6 +116,7 @@ impl<'a> Grid<'a> {
             methods.push("vanilla");
         }
         Self {
+            batched: block.iter().any(|(c, _)| c.concurrency > 1),
             suites: ordered(suites, &layout.suites),
             methods,
             at: block
@@ -129,6 +132,9 @@ impl<'a> Grid<'a> {
         table.remove_style(TableComponent::HorizontalLines);
         table.remove_style(TableComponent::MiddleIntersections);
         let mut head = vec!["\nsuite".to_owned(), "vanilla\ntok/s".to_owned()];
+        if self.batched {
+            head.push("\nbatch tok/s".into());
+        }
         let drafting: Vec<&str> = methods
             .iter()
             .copied()
@@ -139,18 +145,21 @@ impl<'a> Grid<'a> {
                 format!("{method}\ntau"),
                 "\nspeedup".into(),
                 "\ntok/s".into(),
-                "\nequal".into(),
             ]);
+            if self.batched {
+                head.push("\nbatch tok/s".into());
+            }
+            head.push("\nequal".into());
         }
         table.set_header(head);
         for suite in &self.suites {
             let mut row = vec![(*suite).to_owned()];
-            row.push(match self.look_up(suite, "vanilla", notes) {
-                Ok(stat) => number(stat.tokens_per_sec, rate),
-                Err(dash) => dash,
-            });
+            match self.look_up(suite, "vanilla", notes) {
+                Ok(stat) => row.extend(self.rates(stat)),
+                Err(dash) => row.extend([vec![dash], self.dashes(0)].concat()),
+            }
             for method in &drafting {
-                row.extend(self.four(suite, method, notes));
+                row.extend(self.numbers(suite, method, notes));
             }
             table.add_row(row);
         }
@@ -177,28 +186,48 @@ impl<'a> Grid<'a> {
         }
     }
 
-    fn four(&self, suite: &str, method: &str, notes: &mut Notes) -> [String; 4] {
+    /// Tokens a second of one sequence and, where sequences share the machine, of the batch.
+    fn rates(&self, stat: &CellStats) -> Vec<String> {
+        let mut rates = vec![number(stat.tokens_per_sec, rate)];
+        if self.batched {
+            rates.push(number(stat.throughput, rate));
+        }
+        rates
+    }
+
+    /// What stands beside the first dash of a cell without numbers; `n` columns and the batch's.
+    fn dashes(&self, n: usize) -> Vec<String> {
+        vec!["-".to_owned(); n + usize::from(self.batched)]
+    }
+
+    fn numbers(&self, suite: &str, method: &str, notes: &mut Notes) -> Vec<String> {
         match self.look_up(suite, method, notes) {
-            Ok(stat) => [
-                number(stat.tau, two),
-                number(stat.speedup, times),
-                number(stat.tokens_per_sec, rate),
-                verdict(stat.equality),
-            ],
-            Err(dash) => [dash, "-".into(), "-".into(), "-".into()],
+            Ok(stat) => {
+                let mut row = vec![number(stat.tau, two), number(stat.speedup, times)];
+                row.extend(self.rates(stat));
+                row.push(verdict(stat.equality));
+                row
+            }
+            Err(dash) => [vec![dash], self.dashes(3)].concat(),
         }
     }
 
     fn mean_row(&self, methods: &[&str]) -> Vec<String> {
         let vanilla = self.mean("vanilla", |s| s.tokens_per_sec);
         let mut row = vec!["mean".to_owned(), number(vanilla, rate)];
+        let throughput = |method: &str| {
+            let mean = self.mean(method, |s| s.throughput);
+            self.batched.then(|| number(mean, rate))
+        };
+        row.extend(throughput("vanilla"));
         for method in methods {
             row.extend([
                 number(self.mean(method, |s| s.tau), two),
                 number(self.mean(method, |s| s.speedup), times),
                 number(self.mean(method, |s| s.tokens_per_sec), rate),
-                self.equality_of_all(method),
             ]);
+            row.extend(throughput(method));
+            row.push(self.equality_of_all(method));
         }
         row
     }
@@ -294,6 +323,12 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
     );
     say("  interleaved; prefill is out, the drafter's own start on a prompt is in.");
     say("tok/s: (answer tokens - 1) / decode time, of one sequence.");
+    if stats.keys().any(|cell| cell.concurrency > 1) {
+        say(
+            "batch tok/s: tokens of all sequences / wall time of the batch, prefills out; at concurrency above 1 the",
+        );
+        say("  speedup is the ratio of these.");
+    }
     let any = |wanted: fn(&Equality) -> bool| stats.values().any(|s| wanted(&s.equality));
     if any(|e| matches!(e, Equality::Exact { .. })) {
         say("equal: answers that are vanilla's token by token, of all answers.");

@@ -44,10 +44,12 @@ fn answer(step: u32, ns_per_token: u64) -> Outcome {
             verified: vec![step - 1; n],
             accepted: vec![step - 1; n],
             committed: vec![step; n],
+            confidence_ppm: None,
         },
         ended: Ended::Length,
         prefill_ns: 1000,
         decode_ns: 12 * ns_per_token,
+        batch_ns: 1000 + 12 * ns_per_token,
         phases: Phases::default(),
         grams: Grams {
             total: 6,
@@ -156,6 +158,45 @@ fn text_that_differs_is_shouted_and_sampled_text_is_called_law() {
     assert!(text.starts_with("tiny-qwen3, t1000,"), "{text}");
     assert!(text.contains(" law\n"), "{text}");
     assert!(text.contains("equal: law = draws differ"), "{text}");
+}
+
+#[test]
+fn above_concurrency_1_the_batchs_throughput_stands_beside_one_sequences_speed() {
+    let mut records = quick_matrix();
+    for rec in &mut records {
+        rec.cell.concurrency = 4;
+        if let Outcome::Ok(a) = &mut rec.outcome {
+            // Both prompts of a suite in one batch.
+            a.prefill_ns = 0;
+            a.batch_ns = a.decode_ns;
+        }
+    }
+    let text = render(&records, &layout());
+    let row = |name: &str| text.lines().find(|l| l.contains(name)).unwrap_or_default();
+    assert!(row(" suite ").contains("batch tok/s"), "{text}");
+    let maths: Vec<&str> = row(" mini-maths ").split_whitespace().collect();
+    let want = [
+        "mini-maths",
+        "1000",
+        "2000",
+        "2.00",
+        "1.25x",
+        "1250",
+        "2500",
+        "exact",
+        "2/2",
+        "2.67",
+        "2.50x",
+        "2500",
+        "5000",
+        "exact",
+        "2/2",
+    ];
+    assert_eq!(maths, want, "{text}");
+    assert!(
+        text.contains("batch tok/s: tokens of all sequences"),
+        "{text}"
+    );
 }
 
 #[test]
