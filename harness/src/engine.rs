@@ -1,5 +1,7 @@
 //! Runs the cells that differ in their method alone, interleaved, over one loaded target.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use decode::{
     Drafter, Generation, Parts, Request, RequestId, Sampling, Settings, StepCost, Target,
@@ -58,6 +60,8 @@ pub(crate) struct Job<'a> {
     pub(crate) seed: u64,
     /// What records hold.
     pub(crate) tokens: Tokens,
+    /// What a scheduler is told of the engine.
+    pub(crate) cost: &'a StepCost,
 }
 
 /// Takes records as they come.
@@ -120,6 +124,20 @@ pub(crate) fn measure(
     Ok(())
 }
 
+/// What one batch gave.
+struct Answers {
+    each: Vec<(Generation, Times)>,
+    /// Wall time of the batch.
+    batch_ns: u64,
+}
+
+impl Answers {
+    fn of(&self, id: RequestId) -> Option<(&Generation, &Times)> {
+        let found = self.each.iter().find(|(g, _)| g.id == id)?;
+        Some((&found.0, &found.1))
+    }
+}
+
 struct Bench<'a> {
     target: &'a mut dyn Target,
     job: &'a Job<'a>,
@@ -141,14 +159,14 @@ impl Bench<'_> {
             }
         };
         for ask in asks {
-            let Some((generation, times)) = answers.iter().find(|(g, _)| g.id == ask.id) else {
+            let Some((generation, times)) = answers.of(ask.id) else {
                 continue;
             };
             let prompt = PromptKey {
                 pass,
                 ..ask.prompt.clone()
             };
-            let answer = answer(generation, *times, self.job.tokens);
+            let answer = answer(generation, times, answers.batch_ns, self.job.tokens);
             let outcome = Outcome::Ok(Box::new(answer));
             let record = self.record(arm, Some(prompt), outcome);
             self.sink.take(record, &generation.tokens)?;
@@ -156,12 +174,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn decode(
-        &mut self,
-        arm: &mut Arm,
-        asks: &[Ask],
-        max_new: usize,
-    ) -> decode::Result<Vec<(Generation, Times)>> {
+    fn decode(&mut self, arm: &mut Arm, asks: &[Ask], max_new: usize) -> decode::Result<Answers> {
         let requests = asks
             .iter()
             .map(|ask| Request {
@@ -174,7 +187,7 @@ impl Bench<'_> {
             slots: self.job.cell.concurrency as usize,
             sampling: sampling(self.job.cell.sampling),
             seed: self.job.seed,
-            cost: StepCost::flat(),
+            cost: self.job.cost.clone(),
         };
         let mut watch = stopwatch();
         let mut scheduler = arm.schedule.scheduler();
@@ -184,14 +197,17 @@ impl Bench<'_> {
             scheduler: &mut *scheduler,
             probe: &mut watch,
         };
+        let began = Instant::now();
         let done = decode::decode(parts, requests, &settings)?;
-        Ok(done
-            .into_iter()
-            .map(|generation| {
-                let times = watch.times(generation.id);
-                (generation, times)
-            })
-            .collect())
+        let batch_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let with_times = |generation: Generation| {
+            let times = watch.times(generation.id);
+            (generation, times)
+        };
+        Ok(Answers {
+            batch_ns,
+            each: done.into_iter().map(with_times).collect(),
+        })
     }
 
     fn fail(
@@ -235,7 +251,7 @@ pub(crate) fn sampling(key: SamplingKey) -> Sampling {
     }
 }
 
-fn answer(generation: &Generation, times: Times, tokens: Tokens) -> Answer {
+fn answer(generation: &Generation, times: &Times, batch_ns: u64, tokens: Tokens) -> Answer {
     let list = |of: fn(&decode::Round) -> u32| generation.rounds.iter().map(of).collect();
     Answer {
         n_tokens: generation.tokens.len() as u32,
@@ -246,6 +262,7 @@ fn answer(generation: &Generation, times: Times, tokens: Tokens) -> Answer {
             verified: list(|r| r.verified),
             accepted: list(|r| r.accepted),
             committed: list(|r| r.committed),
+            confidence_ppm: times.confidence_ppm.clone(),
         },
         ended: match generation.ended {
             decode::Ended::Stop => Ended::Stop,
@@ -253,6 +270,7 @@ fn answer(generation: &Generation, times: Times, tokens: Tokens) -> Answer {
         },
         prefill_ns: times.prefill_ns,
         decode_ns: times.decode_ns,
+        batch_ns,
         phases: times.phases,
         grams: Grams::of(&generation.tokens),
     }

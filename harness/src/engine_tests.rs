@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use decode::toy::{Oracle, ToyTarget, Wrong};
-use decode::{Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, TokenIo};
+use decode::{
+    Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, StepCost, TokenIo,
+};
 use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
 
 use crate::engine::{Arm, Ask, Job, Sink, Tokens, measure};
@@ -134,6 +136,7 @@ fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
         max_new: 13,
         seed: 1,
         tokens: Tokens::Kept,
+        cost: &StepCost::flat(),
     };
     let mut kept = Kept::default();
     let mut arms: Vec<&mut Arm> = arms.iter_mut().collect();
@@ -204,6 +207,7 @@ fn records_are_sound_and_hold_the_oracles_tau() {
         );
         for stat in stats.values() {
             assert!(stat.tokens_per_sec.is_some_and(|r| r > 0.0));
+            assert!(stat.throughput.is_some_and(|r| r > 0.0));
             assert!(matches!(
                 stat.equality,
                 Equality::Reference | Equality::Exact { .. }

@@ -17,7 +17,7 @@ use crate::engine::{Arm, sampling};
 use crate::measure::{Stopwatch, Times, stopwatch};
 use crate::output::{Ending, Verdict, say};
 use crate::plan;
-use crate::stage;
+use crate::{schedule, stage};
 
 const GREEN: &str = "\x1b[32m";
 const PLAIN: &str = "\x1b[0m";
@@ -52,7 +52,12 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     let Some((_, Arm { mut drafter, .. })) = arms.into_iter().next() else {
         bail!("method {} was not loaded", arm.key());
     };
-    stage::check_one(&target, prompt.len(), max_new, drafter.max_draft() + 1)?;
+    let round = drafter.max_draft() + 1;
+    stage::check_one(&target, prompt.len(), max_new, round)?;
+    let cost = match arm.schedule.needs_cost() {
+        true => schedule::profile(&args.target, &mut decoder, 1, &prompt, round)?.step_cost(),
+        false => StepCost::flat(),
+    };
     target
         .mixed()
         .iter()
@@ -76,7 +81,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         slots: 1,
         sampling: sampling(key),
         seed: args.seed,
-        cost: StepCost::flat(),
+        cost,
     };
     let mut scheduler = arm.schedule.scheduler();
     let parts = Parts {
@@ -100,7 +105,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         } else {
             say("\n\n")?;
         }
-        say(&summary(generation, times))?;
+        say(&summary(generation, &times))?;
     }
     Ok(Verdict::Fine)
 }
@@ -257,7 +262,7 @@ impl<C: FnMut() -> u64, D: Fn(&[TokenId]) -> suites::Result<String>> Probe for S
     }
 }
 
-fn summary(generation: &Generation, times: Times) -> String {
+fn summary(generation: &Generation, times: &Times) -> String {
     let (n_rounds, n_tokens) = (generation.rounds.len(), generation.tokens.len());
     let drafted: u32 = generation.rounds.iter().map(|r| r.drafted).sum();
     let accepted: u32 = generation.rounds.iter().map(|r| r.accepted).sum();

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use decode::{Generation, Phase, Probe, RequestId, TokenId};
+use decode::{Generation, Phase, Probe, Proposal, RequestId, TokenId};
 use reports::Phases;
 
-/// Times of one finished request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was measured of one finished request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     /// From entering a slot to the first token.
     pub(crate) prefill_ns: u64,
@@ -15,10 +15,14 @@ pub(crate) struct Times {
     pub(crate) decode_ns: u64,
     /// Where the time went; a shared phase is divided evenly among the live sequences.
     pub(crate) phases: Phases,
+    /// Confidences of each round's drafts, in millionths; `None` if a round had none.
+    pub(crate) confidence_ppm: Option<Vec<Vec<u32>>>,
 }
 
 #[derive(Debug, Default)]
 struct Live {
+    /// One entry a round.
+    confidences: Vec<Option<Vec<u32>>>,
     admitted_ns: u64,
     first_ns: Option<u64>,
     /// Time since the first token that went into prefills of other requests.
@@ -65,7 +69,7 @@ impl<C: FnMut() -> u64> Stopwatch<C> {
 
     /// Times of a request that has finished.
     pub(crate) fn times(&self, id: RequestId) -> Times {
-        self.done.get(&id).copied().unwrap_or_default()
+        self.done.get(&id).cloned().unwrap_or_default()
     }
 
     /// What the clock says.
@@ -154,6 +158,15 @@ impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
         }
     }
 
+    fn proposed(&mut self, id: RequestId, proposal: &Proposal) {
+        if let Some(live) = self.live.get_mut(&id) {
+            let ppm = |c: &f32| (f64::from(c.clamp(0.0, 1.0)) * 1e6).round() as u32;
+            let confidence = proposal.confidence.as_ref();
+            live.confidences
+                .push(confidence.map(|c| c.iter().map(ppm).collect()));
+        }
+    }
+
     fn finished(&mut self, generation: &Generation) {
         let now = (self.clock)();
         let Some(live) = self.live.remove(&generation.id) else {
@@ -164,6 +177,11 @@ impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
             prefill_ns: first_ns.saturating_sub(live.admitted_ns),
             decode_ns: now.saturating_sub(first_ns + live.stalled_ns),
             phases: live.phases,
+            confidence_ppm: live
+                .confidences
+                .into_iter()
+                .collect::<Option<_>>()
+                .filter(|rounds: &Vec<_>| !rounds.is_empty()),
         };
         self.done.insert(generation.id, times);
     }
@@ -237,6 +255,26 @@ mod tests {
         end(&mut watch, 7);
         let phases = watch.times(7).phases;
         assert_eq!((phases.draft_ns, phases.head_ns), (31, 4));
+    }
+
+    #[test]
+    fn confidences_are_kept_if_every_round_has_them() {
+        let of = |second: Option<Vec<f32>>| {
+            let (mut watch, _) = by_hand();
+            watch.admitted(7);
+            for confidence in [Some(vec![0.25, 1.0]), second] {
+                let proposal = Proposal {
+                    confidence,
+                    ..Proposal::chain(vec![1, 2])
+                };
+                watch.proposed(7, &proposal);
+            }
+            end(&mut watch, 7);
+            watch.times(7).confidence_ppm
+        };
+        let want = vec![vec![250_000, 1_000_000], vec![500_000, 0]];
+        assert_eq!(of(Some(vec![0.5, 0.0])), Some(want));
+        assert_eq!(of(None), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 
 use anyhow::Result;
+use decode::StepCost;
 use indicatif::{ProgressBar, ProgressStyle};
 use reports::{Cell, Layout, Outcome, Record, SCHEMA};
 use serde::Serialize;
@@ -15,6 +16,7 @@ use crate::folder::{self, RunFolder};
 use crate::machine::{self, Machine};
 use crate::output::{Ending, Verdict, say};
 use crate::plan::{self, Plan};
+use crate::schedule::{self, CostTable};
 use crate::stage::{self, Stage};
 
 /// Prints what a run would do.
@@ -53,7 +55,14 @@ pub(crate) fn run(args: &RunArgs) -> Ending {
             None => stage::prepare(&plan, target),
         };
         match stage {
-            Ok(stage) => measure_target(&plan, target, stage, &mut recorder)?,
+            Ok(mut stage) => {
+                let costs = step_costs(&plan, target, &mut stage)?;
+                if !costs.is_empty() {
+                    info.step_costs.extend(costs.iter().cloned());
+                    recorder.folder.describe(&info)?;
+                }
+                measure_target(&plan, target, stage, &costs, &mut recorder)?;
+            }
             Err(err) => fail_target(&plan, target, &err, &mut recorder)?,
         }
     }
@@ -74,10 +83,38 @@ fn check_targets(plan: &Plan) -> Result<Option<Stage>> {
     Ok(ready)
 }
 
+/// Profiles the engine at every concurrency at which an arm's scheduler asks what a step costs.
+fn step_costs(plan: &Plan, target: &TargetPlan, stage: &mut Stage) -> Result<Vec<CostTable>> {
+    let mut tables: Vec<CostTable> = Vec::new();
+    for group in &plan.groups {
+        let asks =
+            |a: &usize| plan.arms[*a].schedule.needs_cost() && target.drafters[*a].is_ready();
+        let concurrency = group.setting.concurrency;
+        let known = tables.iter().any(|t| t.concurrency == concurrency);
+        if known || !group.arms.iter().any(asks) {
+            continue;
+        }
+        let prompts = stage.asks(group.suite, group.setting, 1);
+        let Some(prompt) = prompts.get(prompts.len() / 2) else {
+            continue;
+        };
+        let most = stage.arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
+        tables.push(schedule::profile(
+            target.spec.id,
+            &mut stage.target,
+            concurrency,
+            &prompt.tokens,
+            most.unwrap_or(1),
+        )?);
+    }
+    Ok(tables)
+}
+
 fn measure_target(
     plan: &Plan,
     target: &TargetPlan,
     mut stage: Stage,
+    costs: &[CostTable],
     recorder: &mut Recorder,
 ) -> Result<()> {
     for group in &plan.groups {
@@ -95,8 +132,11 @@ fn measure_target(
             "{} {suite} {} thinking {} x{}",
             cell.target, cell.sampling, cell.thinking, cell.concurrency
         ));
+        let known = costs.iter().find(|c| c.concurrency == setting.concurrency);
+        let cost = known.map_or_else(StepCost::flat, CostTable::step_cost);
         let job = Job {
             run: &plan.run,
+            cost: &cost,
             cell,
             asks: &asks,
             max_new: plan.limits.max_new,
@@ -248,6 +288,8 @@ struct RunInfo {
     complete: bool,
     asked: Asked,
     machine: Machine,
+    /// What verify passes cost, measured at start where a scheduler asks for it.
+    step_costs: Vec<CostTable>,
 }
 
 #[derive(Debug, Serialize)]
@@ -314,6 +356,7 @@ impl RunInfo {
                 notes: plan.notes.clone(),
             },
             machine: Machine::look(),
+            step_costs: Vec::new(),
         }
     }
 }

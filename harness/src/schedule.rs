@@ -1,26 +1,48 @@
-//! How many drafts of a proposal are verified: the value of an arm's `schedule` option.
+//! How many drafts of a proposal are verified: the value of an arm's `schedule` option, and the table of step costs
+//! that some of its values read.
 
+use std::num::NonZeroUsize;
 use std::str::FromStr;
+use std::time::Instant;
 
-use decode::{Scheduler, VerifyAll};
+use anyhow::{Result, ensure};
+use decode::{
+    Adaptive, Feed, Keep, LaggedCapacity, Scheduler, Slot, StepCost, Target, Threshold, VerifyAll,
+};
+use serde::Serialize;
 
-/// Spelled `all`.
+/// Spelled `all`, `threshold-P`, `adaptive` or `capacity-N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Schedule {
     /// Every draft.
     #[default]
     All,
+    /// Those before the first slot of a confidence below P.
+    Threshold(f32),
+    /// Those that raise the expected tokens a second, by confidences and the cost of a step.
+    Adaptive,
+    /// As many as would have been best N rounds ago.
+    Capacity(NonZeroUsize),
 }
 
 impl Schedule {
     /// What a user may type.
-    pub(crate) const SPELLINGS: &str = "all";
+    pub(crate) const SPELLINGS: &str =
+        "all, threshold-P with P from 0 to 1, adaptive, or capacity-N with N rounds of at least 1";
 
     /// A scheduler with no history.
     pub(crate) fn scheduler(self) -> Box<dyn Scheduler> {
         match self {
             Self::All => Box::new(VerifyAll),
+            Self::Threshold(floor) => Box::new(Threshold(floor)),
+            Self::Adaptive => Box::new(Adaptive),
+            Self::Capacity(lag) => Box::new(LaggedCapacity::new(lag)),
         }
+    }
+
+    /// Whether it reads what a step costs.
+    pub(crate) fn needs_cost(self) -> bool {
+        matches!(self, Self::Adaptive | Self::Capacity(_))
     }
 }
 
@@ -28,9 +50,188 @@ impl FromStr for Schedule {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
+        let number = |prefix| text.strip_prefix(prefix);
         match text {
             "all" => Ok(Self::All),
-            _ => Err(()),
+            "adaptive" => Ok(Self::Adaptive),
+            _ => {
+                if let Some(Ok(floor)) = number("threshold-").map(str::parse::<f32>) {
+                    let is_chance = (0.0..=1.0).contains(&floor);
+                    return is_chance.then_some(Self::Threshold(floor)).ok_or(());
+                }
+                match number("capacity-").map(str::parse) {
+                    Some(Ok(lag)) => Ok(Self::Capacity(lag)),
+                    _ => Err(()),
+                }
+            }
+        }
+    }
+}
+
+/// Times a pass is run; the median counts.
+const REPEATS: usize = 5;
+
+/// What verify passes cost on this engine with so many sequences, as stored in `run.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct CostTable {
+    /// Id of the target.
+    pub(crate) target: String,
+    /// Sequences that share the rows evenly; fewer rows than sequences are one each.
+    pub(crate) concurrency: u32,
+    /// Tokens that each sequence has in the cache.
+    pub(crate) context: usize,
+    /// `(rows, nanoseconds)`, rows rising.
+    pub(crate) points: Vec<(usize, u64)>,
+}
+
+impl CostTable {
+    /// What a scheduler reads.
+    pub(crate) fn step_cost(&self) -> StepCost {
+        StepCost::new(self.points.iter().map(|p| (p.0, p.1 as f64)).collect())
+    }
+}
+
+/// Runs verify passes of rising size over an idle target and takes the median time of each.
+///
+/// `name` is the target's id. Every sequence first reads `context`; all of them are freed again. `most` is the most
+/// rows of one sequence.
+///
+/// # Errors
+/// If the target refuses a pass, or `context` is empty.
+pub(crate) fn profile(
+    name: &str,
+    target: &mut dyn Target,
+    concurrency: u32,
+    context: &[u32],
+    most: usize,
+) -> Result<CostTable> {
+    ensure!(
+        !context.is_empty(),
+        "a step's cost needs a prompt to stand behind"
+    );
+    let n_slots = concurrency as usize;
+    for slot in 0..n_slots {
+        let feed = Feed {
+            slot: Slot(slot),
+            tokens: context,
+            parents: None,
+            logits: Keep::Last,
+        };
+        target.forward(&[feed], &[])?;
+    }
+    let mut points = Vec::new();
+    for rows in sizes(n_slots * most) {
+        let mut times = Vec::with_capacity(REPEATS);
+        // One more than counted: the first pass of a size is a warm-up.
+        for repeat in 0..=REPEATS {
+            let spent_ns = pass(target, rows, n_slots.min(rows), context)?;
+            if repeat > 0 {
+                times.push(spent_ns);
+            }
+        }
+        times.sort_unstable();
+        points.push((rows, times[REPEATS / 2]));
+    }
+    for slot in 0..n_slots {
+        target.keep(Slot(slot), 0, &[])?;
+    }
+    Ok(CostTable {
+        target: name.to_owned(),
+        concurrency,
+        context: context.len(),
+        points,
+    })
+}
+
+/// One verify pass of `rows` rows over `n_slots` sequences, rolled back; nanoseconds of the forward alone.
+fn pass(target: &mut dyn Target, rows: usize, n_slots: usize, context: &[u32]) -> Result<u64> {
+    let tokens: Vec<u32> = context.iter().copied().cycle().take(rows).collect();
+    let mut feeds = Vec::with_capacity(n_slots);
+    let mut used = 0;
+    for slot in 0..n_slots {
+        let end = rows * (slot + 1) / n_slots;
+        feeds.push(Feed {
+            slot: Slot(slot),
+            tokens: &tokens[used..end],
+            parents: None,
+            logits: Keep::All,
+        });
+        used = end;
+    }
+    let began = Instant::now();
+    target.forward(&feeds, &[])?;
+    let spent_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    for slot in 0..n_slots {
+        target.keep(Slot(slot), context.len(), &[])?;
+    }
+    Ok(spent_ns)
+}
+
+/// Row counts up to `most`: every one to 8, then four to an octave.
+fn sizes(most: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=most.min(8)).collect();
+    let mut octave = 8;
+    while octave < most {
+        sizes.extend((1..=4).map(|quarter| octave + quarter * octave / 4));
+        octave *= 2;
+    }
+    sizes.retain(|n| *n <= most);
+    if sizes.last() != Some(&most) && most > 0 {
+        sizes.push(most);
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use decode::toy::ToyTarget;
+
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_read_as_it_is_spelled() {
+        let lag = |n| Schedule::Capacity(NonZeroUsize::new(n).unwrap());
+        for (text, want) in [
+            ("all", Schedule::All),
+            ("threshold-0.35", Schedule::Threshold(0.35)),
+            ("threshold-1", Schedule::Threshold(1.0)),
+            ("adaptive", Schedule::Adaptive),
+            ("capacity-2", lag(2)),
+        ] {
+            assert_eq!(text.parse(), Ok(want));
+        }
+        for text in [
+            "",
+            "All",
+            "threshold-",
+            "threshold-1.5",
+            "threshold--1",
+            "threshold-NaN",
+            "capacity-0",
+            "capacity-two",
+            "adaptive-2",
+        ] {
+            assert_eq!(text.parse::<Schedule>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_rise_to_the_most() {
+        assert_eq!(sizes(3), [1, 2, 3]);
+        assert_eq!(sizes(21), [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 21]);
+    }
+
+    #[test]
+    fn a_profile_has_a_time_for_every_size_and_leaves_the_target_free() {
+        let mut target = ToyTarget::new(11, 2, 64, &[]);
+        let points = profile("toy", &mut target, 2, &[1, 2, 3], 4)
+            .unwrap()
+            .points;
+        let rows: Vec<usize> = points.iter().map(|p| p.0).collect();
+        assert_eq!(rows, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(points.iter().all(|p| p.1 > 0), "{points:?}");
+        for slot in 0..2 {
+            assert!(target.cached(Slot(slot)).is_empty());
         }
     }
 }

@@ -399,7 +399,7 @@ fn arms_of_one_method_are_told_apart_by_their_options() {
     for (option, want) in [
         (
             "dflash:speed=3",
-            "option \"speed=3\" is unknown; known: checkpoint, max_draft, schedule",
+            "option speed=3 is unknown; known: checkpoint, max_draft, schedule",
         ),
         ("dflash:max_draft=0", "max_draft=0"),
         ("dflash:max_draft=99", "max_draft"),
@@ -408,6 +408,42 @@ fn arms_of_one_method_are_told_apart_by_their_options() {
         let args = args(option).replace("--out out", "--out other");
         desk.refuses_in_a_line(&args.split(' ').collect::<Vec<_>>(), &[want]);
     }
+}
+
+#[test]
+fn a_schedule_that_needs_the_cost_of_a_step_has_it_profiled_and_stored() {
+    let desk = Desk::new();
+    let more = [
+        "--suites",
+        "mini-chat",
+        "--concurrency",
+        "2",
+        "--methods",
+        "dflash:schedule=adaptive",
+    ];
+    let output = desk.run(&short(&more));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(out.contains("batch tok/s"), "{out}");
+    let info: serde_json::Value =
+        serde_json::from_slice(&fs::read(desk.path("out/run.json")).unwrap()).unwrap();
+    let table = &info["step_costs"][0];
+    assert_eq!(
+        (&table["target"], &table["concurrency"]),
+        (&"tiny-qwen3".into(), &2.into())
+    );
+    let points = table["points"].as_array().unwrap();
+    // Two sequences of up to eight rows.
+    assert_eq!(
+        (&points[0][0], &points[points.len() - 1][0]),
+        (&1.into(), &16.into())
+    );
+    assert!(
+        points
+            .iter()
+            .all(|p| p[1].as_u64().is_some_and(|ns| ns > 0)),
+        "{table}"
+    );
 }
 
 #[test]
