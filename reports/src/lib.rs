@@ -5,17 +5,24 @@
 
 mod bootstrap;
 mod calibration;
+mod coverage;
 mod metrics;
 mod record;
 mod sampling_key;
 mod store;
+mod study;
 mod table;
 
 pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
+pub use coverage::{
+    COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
+    rescued_overall, slot_coverage,
+};
 pub use metrics::{CellStats, Equality, cells};
 pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
 };
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use store::{StoreError, parse_records, read_records};
+pub use study::{Plot, PlotError, PlotStyle, Series, Sheet, Study, coverage_sheets, splice, study};
 pub use table::{Layout, render};

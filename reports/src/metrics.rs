@@ -72,13 +72,7 @@ impl Equality {
 
 /// Groups records by cell and computes each cell's numbers.
 pub fn cells(records: &[Record]) -> BTreeMap<Cell, CellStats> {
-    let mut groups: BTreeMap<&Cell, Group<'_>> = BTreeMap::new();
-    for record in records {
-        groups.entry(&record.cell).or_default().add(record);
-    }
-    for (cell, group) in &mut groups {
-        group.divide_time(cell.concurrency);
-    }
+    let groups = groups(records);
     let none = Group::default();
     groups
         .iter()
@@ -89,24 +83,36 @@ pub fn cells(records: &[Record]) -> BTreeMap<Cell, CellStats> {
         .collect()
 }
 
+/// The answers of each cell, with the time that is each one's own.
+pub(crate) fn groups(records: &[Record]) -> BTreeMap<&Cell, Group<'_>> {
+    let mut groups: BTreeMap<&Cell, Group<'_>> = BTreeMap::new();
+    for record in records {
+        groups.entry(&record.cell).or_default().add(record);
+    }
+    for (cell, group) in &mut groups {
+        group.divide_time(cell.concurrency);
+    }
+    groups
+}
+
 /// What an answer is paired by: id of the prompt, sample, pass.
-type Pair<'a> = (&'a str, u32, u32);
+pub(crate) type Pair<'a> = (&'a str, u32, u32);
 
 fn pair(prompt: &PromptKey) -> Pair<'_> {
     (&prompt.id, prompt.sample, prompt.pass)
 }
 
 #[derive(Default)]
-struct Group<'a> {
-    answers: BTreeMap<Pair<'a>, Timed<'a>>,
-    trouble: Option<&'a str>,
+pub(crate) struct Group<'a> {
+    pub(crate) answers: BTreeMap<Pair<'a>, Timed<'a>>,
+    pub(crate) trouble: Option<&'a str>,
 }
 
 /// An answer and the part of the machine's time that is its own.
 #[derive(Clone, Copy)]
-struct Timed<'a> {
-    answer: &'a Answer,
-    busy_ns: u64,
+pub(crate) struct Timed<'a> {
+    pub(crate) answer: &'a Answer,
+    pub(crate) busy_ns: u64,
 }
 
 impl<'a> Group<'a> {

@@ -39,6 +39,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("indicatif", &["harness"]),
     ("include_dir", &["harness"]),
     ("comfy-table", &["reports"]),
+    ("plotters", &["reports"]),
+    ("dejavu", &["reports"]),
     ("minijinja", &["suites"]),
     ("flate2", &["datasets"]),
     ("tokenizers", &["suites", "training", "harness"]),

@@ -1,0 +1,471 @@
+//! Plots of the study, as SVG text and as PNG files, drawn with a font that is inside the binary.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Once;
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
+use plotters::prelude::*;
+use plotters::style::register_font;
+
+use super::pool::{ArmKey, Pool};
+use super::sheets::{BY_SLOT, COSTED, CUTS, CostParts, Coverage, KS, Pools};
+use crate::Share;
+use crate::coverage::{self, CoverageRecord, SlotCoverage};
+
+const SIZE: (u32, u32) = (900, 520);
+const FONT: &str = "sans-serif";
+
+/// A plot could not be drawn or written.
+#[derive(Debug, thiserror::Error)]
+#[error("plot {id}: {why}")]
+pub struct PlotError {
+    /// The plot.
+    pub id: &'static str,
+    /// What the backend says.
+    pub why: String,
+}
+
+/// One plot: a number over named places on the horizontal axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plot {
+    /// Names its files.
+    pub id: &'static str,
+    /// Above it.
+    pub title: &'static str,
+    /// Below the horizontal axis.
+    pub x_label: &'static str,
+    /// Beside the vertical axis.
+    pub y_label: &'static str,
+    /// Places on the horizontal axis, from the left.
+    pub places: Vec<String>,
+    /// How its series are drawn.
+    pub style: PlotStyle,
+    /// What is drawn.
+    pub series: Vec<Series>,
+}
+
+/// How series are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlotStyle {
+    /// Each a line with its intervals.
+    Lines,
+    /// Each a layer of a stack of bars.
+    Stack,
+}
+
+/// One line, or one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// In the legend.
+    pub name: String,
+    /// One entry a place; `None` is a gap.
+    pub values: Vec<Option<Share>>,
+}
+
+impl Series {
+    fn new(name: &str, values: Vec<Option<Share>>) -> Self {
+        Self {
+            name: name.to_owned(),
+            values,
+        }
+    }
+}
+
+/// Every plot that there are values for.
+pub(crate) fn plots(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Plot> {
+    let cover = Coverage::of(coverage);
+    let all = [
+        cover.as_ref().map(|c| by_slot(&c.slots())),
+        Some(acceptance(pools)),
+        Some(by_k(pools, cover.as_ref())),
+        Some(by_gamma(pools)),
+        Some(cost(pools)),
+        Some(throughput(pools)),
+    ];
+    let has_values = |plot: &Plot| {
+        let mut values = plot.series.iter().flat_map(|s| &s.values);
+        values.any(Option::is_some)
+    };
+    all.into_iter().flatten().filter(has_values).collect()
+}
+
+fn lines(
+    id: &'static str,
+    title: &'static str,
+    labels: [&'static str; 2],
+    places: Vec<String>,
+) -> Plot {
+    Plot {
+        id,
+        title,
+        x_label: labels[0],
+        y_label: labels[1],
+        places,
+        style: PlotStyle::Lines,
+        series: Vec::new(),
+    }
+}
+
+fn numbers(n: usize) -> Vec<String> {
+    (1..=n).map(|i| i.to_string()).collect()
+}
+
+fn by_slot(slots: &[SlotCoverage]) -> Plot {
+    let labels = ["draft position", "share of anchors"];
+    let mut plot = lines(
+        "coverage",
+        "What a slot holds",
+        labels,
+        numbers(slots.len()),
+    );
+    let of = |pick: fn(&SlotCoverage) -> Option<Share>| slots.iter().map(pick).collect();
+    plot.series = vec![
+        Series::new("right token in the top 16", of(|s| Some(s.covered))),
+        Series::new("first choice right", of(|s| Some(s.top1))),
+        Series::new("misses with it in the top 16", of(|s| s.rescued)),
+    ];
+    plot
+}
+
+fn acceptance(pools: &Pools) -> Plot {
+    let its: Vec<(&str, Vec<Share>)> = BY_SLOT
+        .iter()
+        .filter_map(|m| Some((*m, pools.get(&ArmKey::greedy(m))?.conditional_acceptance())))
+        .collect();
+    let n_slots = its.iter().map(|(_, s)| s.len()).max().unwrap_or(0);
+    let labels = ["draft position", "accepted, of those judged"];
+    let mut plot = lines(
+        "positions",
+        "Conditional acceptance",
+        labels,
+        numbers(n_slots),
+    );
+    for (name, slots) in its {
+        let values = (0..n_slots).map(|i| slots.get(i).copied()).collect();
+        plot.series.push(Series::new(name, values));
+    }
+    plot
+}
+
+fn by_k(pools: &Pools, cover: Option<&Coverage<'_>>) -> Plot {
+    let places = KS.iter().map(u32::to_string).collect();
+    let mut plot = lines("k", "tau by candidates a slot", ["K", "tau"], places);
+    let of = |k: &u32| {
+        pools
+            .get(&ArmKey::greedy(&format!("dcoco:k={k}")))
+            .and_then(Pool::tau)
+    };
+    plot.series
+        .push(Series::new("DCOCO, walk", KS.iter().map(of).collect()));
+    if let Some(cover) = cover {
+        let oracle = |k: &u32| coverage::oracle_tau(&cover.main, *k);
+        let values = KS.iter().map(oracle).collect();
+        plot.series
+            .push(Series::new("oracle path of DFlash", values));
+    }
+    plot
+}
+
+fn by_gamma(pools: &Pools) -> Plot {
+    const GAMMAS: [u32; 5] = [3, 5, 7, 11, 15];
+    let places = GAMMAS.iter().map(u32::to_string).collect();
+    let mut plot = lines("gamma", "tau by drafts a round", ["gamma", "tau"], places);
+    for (name, cuts) in CUTS {
+        let tau = |gamma: &u32| {
+            let arm = cuts.iter().find(|(g, _)| g == gamma)?.1;
+            pools.get(&ArmKey::greedy(arm))?.tau()
+        };
+        plot.series
+            .push(Series::new(name, GAMMAS.iter().map(tau).collect()));
+    }
+    plot
+}
+
+/// Arms of the cost plots at every concurrency that has one.
+fn costed(pools: &Pools) -> Vec<(u32, &'static str, &Pool)> {
+    let at = |concurrency| {
+        COSTED.iter().filter_map(move |method| {
+            let key = ArmKey {
+                concurrency,
+                ..ArmKey::greedy(method)
+            };
+            Some((concurrency, *method, pools.get(&key)?))
+        })
+    };
+    [1, 4, 8, 16, 32].into_iter().flat_map(at).collect()
+}
+
+fn cost(pools: &Pools) -> Plot {
+    let its = costed(pools);
+    let places = its
+        .iter()
+        .map(|(c, method, _)| format!("{method} x{c}"))
+        .collect();
+    let labels = ["arm and sequences", "microseconds a round of one sequence"];
+    let mut plot = lines("cost", "Time of a round by part", labels, places);
+    plot.style = PlotStyle::Stack;
+    for (part, name) in ["trunk", "head", "verify", "hand-over", "rest"]
+        .into_iter()
+        .enumerate()
+    {
+        let value = |pool: &Pool| Share {
+            value: CostParts::of(pool).each()[part],
+            interval: None,
+        };
+        let values = its.iter().map(|(_, _, pool)| Some(value(pool))).collect();
+        plot.series.push(Series::new(name, values));
+    }
+    plot
+}
+
+fn throughput(pools: &Pools) -> Plot {
+    let its = costed(pools);
+    let mut concurrencies: Vec<u32> = its.iter().map(|i| i.0).collect();
+    concurrencies.dedup();
+    let places = concurrencies.iter().map(u32::to_string).collect();
+    let labels = ["sequences at once", "throughput over vanilla's"];
+    let mut plot = lines("throughput", "Speedup by batch size", labels, places);
+    for method in COSTED {
+        let speedup = |concurrency: &u32| {
+            let of = |method: &str| {
+                pools.get(&ArmKey {
+                    concurrency: *concurrency,
+                    ..ArmKey::greedy(method)
+                })
+            };
+            let gain = of(method)?.throughput_gain(of("vanilla")?)?;
+            Some(Share {
+                value: gain.value + 1.0,
+                interval: gain.interval.map(|(low, high)| (low + 1.0, high + 1.0)),
+            })
+        };
+        let values = concurrencies.iter().map(speedup).collect();
+        plot.series.push(Series::new(method, values));
+    }
+    plot
+}
+
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+impl Plot {
+    /// The plot as SVG.
+    ///
+    /// # Errors
+    /// If it cannot be drawn.
+    pub fn svg(&self) -> Result<String, PlotError> {
+        let mut text = String::new();
+        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        self.draw(&root).map_err(|err| self.error(&*err))?;
+        drop(root);
+        Ok(text)
+    }
+
+    /// Writes the plot as PNG.
+    ///
+    /// # Errors
+    /// If it cannot be drawn or the file cannot be written.
+    pub fn write_png(&self, path: &Path) -> Result<(), PlotError> {
+        let root = BitMapBackend::new(path, SIZE).into_drawing_area();
+        self.draw(&root).map_err(|err| self.error(&*err))
+    }
+
+    fn error(&self, err: &dyn std::error::Error) -> PlotError {
+        PlotError {
+            id: self.id,
+            why: err.to_string(),
+        }
+    }
+
+    fn draw<DB: DrawingBackend>(&self, root: &DrawingArea<DB, Shift>) -> Drawn
+    where
+        DB::ErrorType: 'static,
+    {
+        register_fonts();
+        root.fill(&WHITE)?;
+        let n = self.places.len();
+        let (low, high) = self.range();
+        let crowded = n > 8;
+        let x = Places(self.places.clone());
+        let mut chart = ChartBuilder::on(root)
+            .caption(self.title, (FONT, 22))
+            .margin(12)
+            .x_label_area_size(if crowded { 120 } else { 48 })
+            .y_label_area_size(64)
+            .build_cartesian_2d(x, low..high)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_x_mesh()
+            .x_desc(self.x_label)
+            .y_desc(self.y_label)
+            .x_labels(n)
+            .label_style((FONT, 14))
+            .axis_desc_style((FONT, 15));
+        if crowded {
+            let turned = (FONT, 13).into_font().transform(FontTransform::Rotate90);
+            mesh.x_label_style(turned);
+        }
+        mesh.draw()?;
+        let mut below = vec![0.0; n];
+        for (idx, series) in self.series.iter().enumerate() {
+            let color = Palette99::pick(idx).mix(1.0);
+            let at = |i: usize| series.values.get(i).copied().flatten();
+            let points: Vec<(f64, Share)> =
+                (0..n).filter_map(|i| Some((i as f64, at(i)?))).collect();
+            let drawn = match self.style {
+                PlotStyle::Lines => {
+                    let spots = points
+                        .iter()
+                        .map(|(x, s)| Circle::new((*x, s.value), 4, color.filled()));
+                    chart.draw_series(spots)?;
+                    let spread = points.iter().filter_map(|(x, s)| {
+                        let (low, high) = s.interval?;
+                        Some(PathElement::new(
+                            vec![(*x, low), (*x, high)],
+                            color.stroke_width(1),
+                        ))
+                    });
+                    chart.draw_series(spread)?;
+                    let line = points.iter().map(|(x, s)| (*x, s.value));
+                    chart.draw_series(LineSeries::new(line, color.stroke_width(2)))?
+                }
+                PlotStyle::Stack => {
+                    let bars = points.iter().map(|(x, s)| {
+                        let from = below[*x as usize];
+                        below[*x as usize] += s.value;
+                        let corners = [(x - 0.35, from), (x + 0.35, from + s.value)];
+                        Rectangle::new(corners, color.filled())
+                    });
+                    chart.draw_series(bars)?
+                }
+            };
+            drawn.label(series.name.as_str()).legend(move |(x, y)| {
+                Rectangle::new([(x, y - 4), (x + 14, y + 4)], color.filled())
+            });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .label_font((FONT, 14))
+            .draw()?;
+        root.present()?;
+        Ok(())
+    }
+
+    /// Of the vertical axis: from 0 for bars and shares, with room for the legend above.
+    fn range(&self) -> (f64, f64) {
+        let mut top = 0.0f64;
+        let mut below = vec![0.0; self.places.len()];
+        for series in &self.series {
+            for (sum, share) in below.iter_mut().zip(&series.values) {
+                let Some(share) = share else { continue };
+                *sum += share.value;
+                let own = match self.style {
+                    PlotStyle::Lines => share.interval.map_or(share.value, |i| i.1),
+                    PlotStyle::Stack => *sum,
+                };
+                top = top.max(own);
+            }
+        }
+        (0.0, if top > 0.0 { top * 1.25 } else { 1.0 })
+    }
+}
+
+/// A horizontal axis of named places at 0, 1, 2, ..
+#[derive(Clone)]
+struct Places(Vec<String>);
+
+impl Ranged for Places {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let share = (value + 0.5) / self.0.len().max(1) as f64;
+        limit.0 + (f64::from(limit.1 - limit.0) * share).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
+        (0..self.0.len()).map(|i| i as f64).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        -0.5..self.0.len() as f64 - 0.5
+    }
+}
+
+impl ValueFormatter<f64> for Places {
+    fn format(value: &f64) -> String {
+        value.to_string()
+    }
+
+    fn format_ext(&self, value: &f64) -> String {
+        let place = self.0.get(value.round() as usize);
+        place.cloned().unwrap_or_default()
+    }
+}
+
+/// The font is inside the binary, since a machine that measures need not have one.
+fn register_fonts() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // The one error is a font that cannot be parsed; drawing text would then say so.
+        drop(register_font(
+            FONT,
+            FontStyle::Normal,
+            dejavu::sans::regular(),
+        ));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(style: PlotStyle) -> Plot {
+        let share = |value: f64| {
+            Some(Share {
+                value,
+                interval: Some((value - 0.1, value + 0.1)),
+            })
+        };
+        Plot {
+            style,
+            series: vec![
+                Series::new("dflash", vec![share(3.0), None, share(2.0)]),
+                Series::new("dcoco", vec![share(3.5), share(3.0), share(2.5)]),
+            ],
+            ..lines("test", "A test", ["K", "tau"], numbers(3))
+        }
+    }
+
+    #[test]
+    fn a_plot_is_drawn_as_svg_with_its_words() {
+        for style in [PlotStyle::Lines, PlotStyle::Stack] {
+            let svg = plot(style).svg().unwrap();
+            for word in ["<svg", "A test", "dflash", "dcoco", "tau"] {
+                assert!(svg.contains(word), "{word} is not in {svg}");
+            }
+        }
+        let lines = plot(PlotStyle::Lines).svg().unwrap();
+        assert_eq!(lines.matches("<circle").count(), 5, "{lines}");
+    }
+
+    #[test]
+    fn a_plot_is_written_as_png() {
+        let path = std::env::temp_dir().join(format!("draftbench-plot-{}.png", std::process::id()));
+        plot(PlotStyle::Lines).write_png(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG\r\n"), "{} bytes", bytes.len());
+        let size = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!((size(16), size(20)), SIZE);
+    }
+
+    #[test]
+    fn the_axis_holds_intervals_and_stacks() {
+        assert_eq!(plot(PlotStyle::Lines).range(), (0.0, 3.6 * 1.25));
+        assert_eq!(plot(PlotStyle::Stack).range(), (0.0, 6.5 * 1.25));
+    }
+}

@@ -1,0 +1,286 @@
+//! Answers of one arm pooled over suites, with the prompt of a suite as the unit that intervals resample.
+
+use std::collections::BTreeMap;
+
+use crate::bootstrap::interval;
+use crate::metrics::groups;
+use crate::record::{Phases, Record, Thinking};
+use crate::{SamplingKey, Share};
+
+/// What names an arm in one setting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ArmKey {
+    pub(crate) sampling: SamplingKey,
+    pub(crate) concurrency: u32,
+    pub(crate) method: String,
+}
+
+impl ArmKey {
+    /// Greedy, one sequence.
+    pub(crate) fn greedy(method: &str) -> Self {
+        Self {
+            sampling: SamplingKey::Greedy,
+            concurrency: 1,
+            method: method.to_owned(),
+        }
+    }
+}
+
+/// A suite and a prompt of it.
+type PromptAt = (String, String);
+
+/// One arm's answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pool {
+    prompts: BTreeMap<PromptAt, Tally>,
+    /// Rounds that reached a slot, and those that accepted it, first slot first.
+    slots: Vec<(u64, u64)>,
+    slots_of_prompts: BTreeMap<PromptAt, Vec<(u64, u64)>>,
+}
+
+/// Sums over answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) rounds: u64,
+    pub(crate) drafted: u64,
+    pub(crate) verified: u64,
+    pub(crate) accepted: u64,
+    pub(crate) committed: u64,
+    /// Decode time at concurrency 1, the part of the batch's wall time above.
+    pub(crate) busy_ns: u64,
+    pub(crate) phases: Phases,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.rounds += other.rounds;
+        self.drafted += other.drafted;
+        self.verified += other.verified;
+        self.accepted += other.accepted;
+        self.committed += other.committed;
+        self.busy_ns += other.busy_ns;
+        let (mine, theirs) = (&mut self.phases, &other.phases);
+        mine.prefill_ns += theirs.prefill_ns;
+        mine.start_ns += theirs.start_ns;
+        mine.draft_ns += theirs.draft_ns;
+        mine.head_ns += theirs.head_ns;
+        mine.schedule_ns += theirs.schedule_ns;
+        mine.verify_ns += theirs.verify_ns;
+        mine.judge_ns += theirs.judge_ns;
+        mine.commit_ns += theirs.commit_ns;
+    }
+
+    /// Tokens committed a round.
+    pub(crate) fn tau(&self) -> Option<f64> {
+        (self.rounds > 0).then(|| self.committed as f64 / self.rounds as f64)
+    }
+
+    /// Tokens committed a second by all sequences.
+    pub(crate) fn throughput(&self) -> Option<f64> {
+        (self.busy_ns > 0).then(|| self.committed as f64 * 1e9 / self.busy_ns as f64)
+    }
+}
+
+fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Tally {
+    tallies.fold(Tally::default(), |mut sum, tally| {
+        sum.add(tally);
+        sum
+    })
+}
+
+/// Pools the answers of one target, thinking off, by arm; an arm that failed or was skipped anywhere in a setting has
+/// no pool there.
+pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> {
+    let mut pools: BTreeMap<ArmKey, Pool> = BTreeMap::new();
+    let mut troubled = Vec::new();
+    for (cell, group) in groups(records) {
+        if cell.target != target || cell.thinking != Thinking::Off {
+            continue;
+        }
+        let key = ArmKey {
+            sampling: cell.sampling,
+            concurrency: cell.concurrency,
+            method: cell.method.clone(),
+        };
+        if group.trouble.is_some() {
+            troubled.push(key);
+            continue;
+        }
+        let pool = pools.entry(key).or_default();
+        for ((prompt, _, _), timed) in &group.answers {
+            let rounds = &timed.answer.rounds;
+            let total = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
+            let tally = Tally {
+                rounds: rounds.committed.len() as u64,
+                drafted: total(&rounds.drafted),
+                verified: total(&rounds.verified),
+                accepted: total(&rounds.accepted),
+                committed: total(&rounds.committed),
+                busy_ns: timed.busy_ns,
+                phases: timed.answer.phases,
+            };
+            let at = (cell.suite.clone(), (*prompt).to_owned());
+            pool.prompts.entry(at.clone()).or_default().add(&tally);
+            pool.add_slots(at, &rounds.verified, &rounds.accepted);
+        }
+    }
+    pools.retain(|key, _| !troubled.contains(key));
+    pools
+}
+
+impl Pool {
+    fn add_slots(&mut self, at: PromptAt, verified: &[u32], accepted: &[u32]) {
+        let own = self.slots_of_prompts.entry(at).or_default();
+        for (verified, accepted) in verified.iter().zip(accepted) {
+            for slot in 0..*verified as usize {
+                // A slot is judged if all before it were accepted.
+                if slot > *accepted as usize {
+                    break;
+                }
+                let passed = u64::from(slot < *accepted as usize);
+                for slots in [&mut self.slots, own] {
+                    if slots.len() <= slot {
+                        slots.resize(slot + 1, (0, 0));
+                    }
+                    slots[slot].0 += 1;
+                    slots[slot].1 += passed;
+                }
+            }
+        }
+    }
+
+    /// Everything together.
+    pub(crate) fn total(&self) -> Tally {
+        sum(self.prompts.values())
+    }
+
+    /// Suites with answers.
+    pub(crate) fn suites(&self) -> Vec<&str> {
+        let mut suites: Vec<&str> = self.prompts.keys().map(|at| at.0.as_str()).collect();
+        suites.dedup();
+        suites
+    }
+
+    /// Acceptance length over one suite.
+    pub(crate) fn tau_on(&self, suite: &str) -> Option<f64> {
+        let its = self.prompts.iter().filter(|(at, _)| at.0 == suite);
+        sum(its.map(|(_, tally)| tally)).tau()
+    }
+
+    /// Acceptance length over all suites.
+    pub(crate) fn tau(&self) -> Option<Share> {
+        let clusters: Vec<&Tally> = self.prompts.values().collect();
+        let tau = |drawn: &[&Tally]| sum(drawn.iter().copied()).tau();
+        Some(Share {
+            value: tau(&clusters)?,
+            interval: interval(&clusters, tau),
+        })
+    }
+
+    /// Acceptance length over that of another arm, minus 1, on the prompts that both answered.
+    pub(crate) fn tau_gain(&self, other: &Self) -> Option<Share> {
+        self.gain(other, Tally::tau)
+    }
+
+    /// Throughput over that of another arm, minus 1, on the prompts that both answered.
+    pub(crate) fn throughput_gain(&self, other: &Self) -> Option<Share> {
+        self.gain(other, Tally::throughput)
+    }
+
+    fn gain(&self, other: &Self, of: fn(&Tally) -> Option<f64>) -> Option<Share> {
+        let pairs: Vec<(&Tally, &Tally)> = self
+            .prompts
+            .iter()
+            .filter_map(|(at, tally)| Some((tally, other.prompts.get(at)?)))
+            .collect();
+        let gain = |drawn: &[(&Tally, &Tally)]| {
+            let mine = of(&sum(drawn.iter().map(|p| p.0)))?;
+            let theirs = of(&sum(drawn.iter().map(|p| p.1)))?;
+            (theirs > 0.0).then(|| mine / theirs - 1.0)
+        };
+        Some(Share {
+            value: gain(&pairs)?,
+            interval: interval(&pairs, gain),
+        })
+    }
+
+    /// For each slot, the share of its judged drafts that were accepted; a slot is judged if all before it were
+    /// accepted.
+    pub(crate) fn conditional_acceptance(&self) -> Vec<Share> {
+        let of_slot = |slot: usize| {
+            let clusters: Vec<(u64, u64)> = self
+                .slots_of_prompts
+                .values()
+                .filter_map(|slots| slots.get(slot).map(|s| (s.1, s.0)))
+                .collect();
+            let (judged, passed) = self.slots[slot];
+            Share {
+                value: passed as f64 / judged.max(1) as f64,
+                interval: crate::bootstrap::ratio_interval(&clusters),
+            }
+        };
+        (0..self.slots.len()).map(of_slot).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Outcome;
+    use crate::record::tests::{answer, record};
+
+    fn on(suite: &str, mut record: Record) -> Record {
+        record.cell.suite = suite.into();
+        record
+    }
+
+    #[test]
+    fn prompts_of_different_suites_are_different_clusters() {
+        let records = [
+            on("s", record("dflash", "1", answer(&[(3, 4), (1, 2)]))),
+            on("t", record("dflash", "1", answer(&[(0, 1)]))),
+            on("s", record("dcoco", "1", answer(&[(2, 3), (2, 3)]))),
+            on("t", record("dcoco", "1", answer(&[(2, 3)]))),
+            on("t", record("dcoco", "2", answer(&[(3, 4)]))),
+        ];
+        let pools = pools(&records, "toy");
+        let of = |method| &pools[&ArmKey::greedy(method)];
+        assert_eq!(of("dflash").tau().unwrap().value, 7.0 / 3.0);
+        assert_eq!(of("dflash").suites(), ["s", "t"]);
+        assert_eq!(of("dflash").tau_on("s"), Some(3.0));
+        // The prompt that dflash did not answer is left out: 9 / 3 against 7 / 3.
+        let gain = of("dcoco").tau_gain(of("dflash")).unwrap();
+        assert!((gain.value - (9.0 / 7.0 - 1.0)).abs() < 1e-12, "{gain:?}");
+        let (low, high) = gain.interval.unwrap();
+        // Only the first prompts drawn: 3 / 3. Only the second ones: 3 / 1.
+        assert!(
+            (low - 0.0).abs() < 1e-12 && (high - 2.0).abs() < 1e-12,
+            "{low} {high}"
+        );
+        assert!(of("dflash").tau_gain(of("dflash")).unwrap().value.abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_slot_is_judged_where_all_before_it_passed() {
+        // Three drafts a round.
+        let records = [record(
+            "dflash",
+            "a",
+            answer(&[(3, 4), (1, 2), (0, 1), (2, 3)]),
+        )];
+        let pools = pools(&records, "toy");
+        let got = pools[&ArmKey::greedy("dflash")].conditional_acceptance();
+        let got: Vec<f64> = got.iter().map(|s| s.value).collect();
+        assert_eq!(got, [3.0 / 4.0, 2.0 / 3.0, 1.0 / 2.0]);
+    }
+
+    #[test]
+    fn an_arm_in_trouble_has_no_pool_there() {
+        let mut skipped = on("t", record("dflash", "1", answer(&[])));
+        skipped.outcome = Outcome::Skipped { why: "x".into() };
+        let good = on("s", record("dflash", "1", answer(&[(0, 1)])));
+        let other_target = pools(std::slice::from_ref(&good), "tiny");
+        assert!(other_target.is_empty());
+        assert!(pools(&[good, skipped], "toy").is_empty());
+    }
+}
