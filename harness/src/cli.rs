@@ -11,6 +11,8 @@ Examples:
   draftbench                                     the quick preset: every family of methods on tiny-qwen3
   draftbench run --methods dflash --prompts 4    a shorter one
   draftbench run --methods dflash,dflash:max_draft=3 --sampling greedy
+  draftbench run --preset ablation               the study: many arms of DCOCO, tables and plots at the end
+  draftbench analyse coverage                    how often the right token is among a slot's first 16
   draftbench run --sampling greedy,t1000 --thinking both --concurrency 1,8
   draftbench plan --targets tiny-llama           what would run, and what could not
   draftbench generate --rounds \"What is 12 + 30?\"
@@ -43,6 +45,9 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// List targets, methods and suites
     List,
+    /// Tables and plots of the study, from records
+    #[command(subcommand)]
+    Analyse(AnalyseCommand),
     /// Train the tiny targets and drafters that ship with the project
     #[command(subcommand)]
     Train(TrainCommand),
@@ -143,6 +148,59 @@ pub(crate) struct GenerateArgs {
     pub(crate) color: ColorArg,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum AnalyseCommand {
+    /// How often the right token is a slot's first choice, and how often among its first 16
+    Coverage(CoverageArgs),
+    /// Tables, CSV files and plots from the records of runs
+    Study(StudyArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CoverageArgs {
+    /// Target model
+    #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
+    pub(crate) target: String,
+    /// Suffix of the folder of a DFlash drafter
+    #[arg(long, value_name = "SUFFIX", default_value = "dflash")]
+    pub(crate) checkpoint: String,
+    /// Prompt suites
+    #[arg(
+        long,
+        value_name = "ID",
+        value_delimiter = ',',
+        default_value = "mini-maths,mini-code,mini-chat"
+    )]
+    pub(crate) suites: Vec<String>,
+    /// Only the first N prompts of each suite
+    #[arg(long, value_name = "N")]
+    pub(crate) prompts: Option<u32>,
+    /// Most tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(crate) max_new: u32,
+    /// Folder for coverage.jsonl and its tables; must not hold one yet [default: runs/TIME-ID-coverage]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StudyArgs {
+    /// Folders of runs and of coverage; a cell of a later one takes the place of an earlier one's
+    #[arg(value_name = "RUN", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Target model
+    #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
+    pub(crate) target: String,
+    /// Folder for study.md, CSV files and plots
+    #[arg(long, value_name = "DIR", default_value = "study")]
+    pub(crate) out: PathBuf,
+    /// A document whose marked places are filled with the tables; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) doc: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

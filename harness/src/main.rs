@@ -3,6 +3,7 @@
 mod arms;
 mod assets;
 mod cli;
+mod coverage;
 mod engine;
 #[cfg(test)]
 mod engine_tests;
@@ -18,13 +19,14 @@ mod preset;
 mod run;
 mod schedule;
 mod stage;
+mod study;
 mod train;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{AnalyseCommand, Cli, Command};
 use crate::output::{Ending, Verdict};
 
 fn main() -> ExitCode {
@@ -64,6 +66,8 @@ fn act(cli: &Cli) -> Ending {
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Plan(args)) => run::show_plan(args),
         Some(Command::Generate(args)) => generate::generate(args),
+        Some(Command::Analyse(AnalyseCommand::Coverage(args))) => coverage::coverage(args),
+        Some(Command::Analyse(AnalyseCommand::Study(args))) => study::study(args),
         Some(Command::List) => list::list(),
         Some(Command::Train(command)) => {
             train::run(command)?;

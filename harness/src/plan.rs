@@ -12,7 +12,7 @@ use crate::assets::Shelf;
 use crate::cli::{MachineArgs, RunArgs, ThinkingArg};
 use crate::engine::{Tokens, passes};
 use crate::machine;
-use crate::preset::{self, Block, Preset};
+use crate::preset::{self, Block, Preset, Report};
 
 /// The arm every speedup is relative to.
 const VANILLA: &str = "vanilla";
@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) run: String,
     /// The preset it began as.
     pub(crate) preset: String,
+    /// What is printed at the end.
+    pub(crate) report: Report,
     /// In the order asked for.
     pub(crate) targets: Vec<TargetPlan>,
     /// In column order, vanilla first.
@@ -57,6 +59,8 @@ pub(crate) struct Group {
     pub(crate) setting: Setting,
     /// The suite.
     pub(crate) suite: &'static str,
+    /// Answers to each prompt.
+    pub(crate) samples: u32,
     /// Indices into [`Plan::arms`], rising; vanilla is among them.
     pub(crate) arms: Vec<usize>,
 }
@@ -83,16 +87,6 @@ pub(crate) struct Limits {
     pub(crate) max_new: usize,
     /// Seed of all random streams.
     pub(crate) seed: u64,
-}
-
-impl Limits {
-    /// Answers to each prompt in this setting.
-    pub(crate) fn samples(&self, setting: Setting) -> u32 {
-        match setting.sampling {
-            SamplingKey::Greedy => 1,
-            SamplingKey::Temperature(_) => self.samples,
-        }
-    }
 }
 
 /// Looks up and checks everything that `run` was given.
@@ -122,6 +116,7 @@ pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
         },
         run,
         preset: args.preset.clone(),
+        report: preset.report,
         targets,
         arms,
         suites: suites_of(&groups),
@@ -220,10 +215,15 @@ fn groups(preset: &Preset, args: &RunArgs, arms: &[ArmPlan]) -> Result<Vec<Group
             |arm: &ArmPlan| arm.key() == VANILLA || block.methods.iter().any(|m| m == arm.key());
         let asked: Vec<usize> = (0..arms.len()).filter(|i| is_asked(&arms[*i])).collect();
         for setting in settings(block, args.thinking)? {
+            let samples = match setting.sampling {
+                SamplingKey::Greedy => block.repeat,
+                SamplingKey::Temperature(_) => block.repeat * preset.samples,
+            };
             for suite in &suites {
                 let is_same = |g: &&mut Group| (g.setting, g.suite) == (setting, *suite);
                 match groups.iter_mut().find(is_same) {
                     Some(group) => {
+                        group.samples = group.samples.max(samples);
                         group.arms.extend(&asked);
                         group.arms.sort_unstable();
                         group.arms.dedup();
@@ -231,6 +231,7 @@ fn groups(preset: &Preset, args: &RunArgs, arms: &[ArmPlan]) -> Result<Vec<Group
                     None => groups.push(Group {
                         setting,
                         suite,
+                        samples,
                         arms: asked.clone(),
                     }),
                 }
@@ -300,7 +301,7 @@ fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
             ..
         } = group.setting;
         let n_prompts = suites::load(group.suite)?.prompts.len().min(limits.prompts);
-        let n_answers = n_prompts as u64 * u64::from(limits.samples(group.setting));
+        let n_answers = n_prompts as u64 * u64::from(group.samples);
         if n_answers < u64::from(concurrency) {
             notes.push(format!(
                 "{}, {sampling}: {n_answers} answers do not fill concurrency {concurrency}, only as many run at once",
@@ -325,7 +326,8 @@ fn unique(ids: &[String]) -> Vec<&str> {
     out
 }
 
-fn run_id() -> String {
+/// A name for a run that no other run has: the time and four random letters.
+pub(crate) fn run_id() -> String {
     let (secs, nanos) = machine::now();
     let salt = format!("{nanos} {}", std::process::id());
     let hash = datasets::sha256_bytes(salt.as_bytes());
@@ -351,8 +353,7 @@ impl Plan {
             let is_ready = |t: &TargetPlan, arm: usize| t.drafters[arm].is_ready();
             let of_target = |t: &TargetPlan| group.arms.iter().filter(|a| is_ready(t, **a)).count();
             let arms: usize = self.targets.iter().map(of_target).sum();
-            let samples = self.limits.samples(group.setting);
-            let times = u64::from(samples) * u64::from(passes(group.setting.concurrency));
+            let times = u64::from(group.samples) * u64::from(passes(group.setting.concurrency));
             (n_prompts(group.suite) * arms) as u64 * times
         };
         self.groups.iter().map(of_group).sum()
@@ -497,12 +498,14 @@ mod tests {
             suites: vec!["mini-chat".into()],
             sampling: vec!["greedy".into()],
             concurrency: concurrency.to_vec(),
+            repeat: 1,
         };
         let preset = Preset {
             title: String::new(),
             prompts: 1,
             samples: 1,
             max_new: 1,
+            report: Report::Table,
             blocks: vec![
                 block(&["dflash"], &[1, 8]),
                 block(&["draft_model", "dflash"], &[1]),

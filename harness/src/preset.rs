@@ -7,7 +7,10 @@ use serde::Deserialize;
 use crate::cli::RunArgs;
 
 /// Adding a preset is adding a line here and the file it names.
-const FILES: [(&str, &str); 1] = [("quick", include_str!("../presets/quick.toml"))];
+const FILES: [(&str, &str); 2] = [
+    ("quick", include_str!("../presets/quick.toml")),
+    ("ablation", include_str!("../presets/ablation.toml")),
+];
 
 /// What to run, as spelled in a file and on the command line; nothing is looked up yet.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -21,9 +24,23 @@ pub(crate) struct Preset {
     pub(crate) samples: u32,
     /// Most tokens of an answer.
     pub(crate) max_new: u32,
+    /// What is printed at the end.
+    #[serde(default)]
+    pub(crate) report: Report,
     /// Matrices to run.
     #[serde(rename = "block")]
     pub(crate) blocks: Vec<Block>,
+}
+
+/// What a run prints when it is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Report {
+    /// One table a setting, two methods abreast.
+    #[default]
+    Table,
+    /// The tables of the study, which are also written to `study/` in the run's folder, with plots.
+    Study,
 }
 
 /// One matrix: every method on every suite in every setting.
@@ -38,6 +55,14 @@ pub(crate) struct Block {
     pub(crate) sampling: Vec<String>,
     /// As `--concurrency` takes it.
     pub(crate) concurrency: Vec<u32>,
+    /// Answers to each prompt where decoding is greedy, to fill a batch; where tokens are sampled, times the preset's
+    /// `samples`.
+    #[serde(default = "once")]
+    pub(crate) repeat: u32,
+}
+
+fn once() -> u32 {
+    1
 }
 
 /// Ids of all presets.

@@ -16,8 +16,10 @@ use crate::folder::{self, RunFolder};
 use crate::machine::{self, Machine};
 use crate::output::{Ending, Verdict, say};
 use crate::plan::{self, Plan};
+use crate::preset::Report;
 use crate::schedule::{self, CostTable};
 use crate::stage::{self, Stage};
+use crate::study;
 
 /// Prints what a run would do.
 ///
@@ -126,7 +128,7 @@ fn measure_target(
                 recorder.whole_cell(plan, cell, Outcome::Skipped { why })?;
             }
         }
-        let asks = stage.asks(suite, setting, plan.limits.samples(setting));
+        let asks = stage.asks(suite, setting, group.samples);
         let cell = plan.cell(target.spec.id, group, "");
         recorder.bar.set_message(format!(
             "{} {suite} {} thinking {} x{}",
@@ -169,14 +171,10 @@ fn fail_target(
 
 /// Prints table and verdict; the table is made from the file, so that what a reader sees is what was stored.
 fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
-    let records = reports::read_records(&recorder.folder.records_path())?;
-    let layout = Layout {
-        methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
-        suites: plan.suites.iter().map(|s| (*s).to_owned()).collect(),
-        machine: info.machine.line(),
-        remarks: remarks(plan),
+    let mut text = match plan.report {
+        Report::Table => table(plan, info, recorder)?,
+        Report::Study => study_text(plan)?,
     };
-    let mut text = reports::render(&records, &layout);
     let differences = recorder.ledger.differences();
     let n_compared = recorder.ledger.n_compared();
     if n_compared > 0 {
@@ -200,6 +198,34 @@ fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
         Err(err) if err.kind() != io::ErrorKind::BrokenPipe => Err(err.into()),
         _ => Ok(verdict),
     }
+}
+
+/// One table a setting, made from the file.
+fn table(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Result<String> {
+    let records = reports::read_records(&recorder.folder.records_path())?;
+    let layout = Layout {
+        methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
+        suites: plan.suites.iter().map(|s| (*s).to_owned()).collect(),
+        machine: info.machine.line(),
+        remarks: remarks(plan),
+    };
+    Ok(reports::render(&records, &layout))
+}
+
+/// The tables of the study of every target, which are also written to a folder.
+fn study_text(plan: &Plan) -> Result<String> {
+    let mut text = String::new();
+    for target in &plan.targets {
+        let study = study::read(std::slice::from_ref(&plan.out), target.spec.id)?;
+        let out = plan.out.join("study").join(target.spec.id);
+        study::write(&study, &out)?;
+        for sheet in &study.sheets {
+            text.push_str(&sheet.markdown());
+            text.push('\n');
+        }
+        text.push_str(&format!("tables and plots: {}\n", out.display()));
+    }
+    Ok(text)
 }
 
 /// What a reader of the table should know besides its definitions.

@@ -90,13 +90,7 @@ pub(crate) fn load(
         target.spec.id,
         target.source.place()
     );
-    let config = decoder.config();
-    let facts = TargetFacts {
-        id: target.spec.id.to_owned(),
-        hidden: config.hidden,
-        vocab: config.vocab,
-        n_layers: config.n_layers,
-    };
+    let facts = facts(target, &decoder);
     let mut arms = Vec::new();
     for (arm_idx, (drafter, slots)) in target.drafters.iter().zip(slots).enumerate() {
         let DrafterPlan::Ready(plan, source) = drafter else {
@@ -130,6 +124,17 @@ pub(crate) fn load(
         arms.push((arm_idx, arm));
     }
     Ok((decoder, arms))
+}
+
+/// What a drafter must fit.
+pub(crate) fn facts(target: &TargetPlan, decoder: &Decoder) -> TargetFacts {
+    let config = decoder.config();
+    TargetFacts {
+        id: target.spec.id.to_owned(),
+        hidden: config.hidden,
+        vocab: config.vocab,
+        n_layers: config.n_layers,
+    }
 }
 
 /// The tokenizer and chat template that lie beside a model.

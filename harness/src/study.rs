@@ -1,0 +1,194 @@
+//! `draftbench analyse study`: tables, CSV files and plots of the study from the records of runs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use reports::{Cell, CoverageRecord, Record, Study, read_records};
+
+use crate::cli::StudyArgs;
+use crate::coverage::COVERAGE;
+use crate::folder::RECORDS;
+use crate::output::{Ending, Verdict, say};
+
+/// Writes the study of some runs.
+///
+/// # Errors
+/// If a run cannot be read, holds nothing of the target, or a file cannot be written.
+pub(crate) fn study(args: &StudyArgs) -> Ending {
+    let study = read(&args.runs, &args.target)?;
+    ensure!(
+        !study.sheets.is_empty(),
+        "the runs hold no drafting method's answers of target {:?} with thinking off; choose one with --target",
+        args.target
+    );
+    let written = write(&study, &args.out)?;
+    if let Some(doc) = &args.doc {
+        fill(doc, &study, &args.out)?;
+    }
+    let tables: Vec<String> = study.sheets.iter().map(reports::Sheet::markdown).collect();
+    say(&format!(
+        "{}\n{written} files in {}\n",
+        tables.join("\n"),
+        args.out.display()
+    ))?;
+    Ok(Verdict::Fine)
+}
+
+/// Reads runs and makes the study of one target.
+///
+/// # Errors
+/// If a run cannot be read.
+pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
+    let mut records: Vec<Record> = Vec::new();
+    let mut coverage: Vec<CoverageRecord> = Vec::new();
+    for run in runs {
+        let (answers, ranks) = (run.join(RECORDS), run.join(COVERAGE));
+        ensure!(
+            answers.is_file() || ranks.is_file(),
+            "{}: holds neither {RECORDS} nor {COVERAGE}; name the folder of a run",
+            run.display()
+        );
+        if answers.is_file() {
+            add_records(&mut records, read_records(&answers)?, run);
+        }
+        if ranks.is_file() {
+            coverage.extend(read_coverage(&ranks)?);
+        }
+    }
+    Ok(reports::study(&records, &coverage, target))
+}
+
+/// A cell of a later run takes the place of an earlier run's.
+fn add_records(records: &mut Vec<Record>, new: Vec<Record>, run: &Path) {
+    let cells: BTreeSet<&Cell> = new.iter().map(|r| &r.cell).collect();
+    let before = records.len();
+    records.retain(|r| !cells.contains(&r.cell));
+    if records.len() < before {
+        eprintln!(
+            "note: {}: its cells take the place of those of an earlier run; ratios of times across runs are not paired",
+            run.display()
+        );
+    }
+    records.extend(new);
+}
+
+fn read_coverage(path: &Path) -> Result<Vec<CoverageRecord>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let parse = |(idx, line): (usize, &str)| {
+        let what = || format!("{} line {}", path.display(), idx + 1);
+        let record: CoverageRecord = serde_json::from_str(line).with_context(what)?;
+        match record.fault() {
+            None => Ok(record),
+            Some(why) => bail!("{}: {why}", what()),
+        }
+    };
+    text.lines().enumerate().map(parse).collect()
+}
+
+/// Writes a CSV file a table, SVG and PNG a plot, and `study.md`; returns the number of files.
+///
+/// # Errors
+/// If a plot cannot be drawn or a file cannot be written.
+pub(crate) fn write(study: &Study, out: &Path) -> Result<usize> {
+    let refused = || format!("--out {}: cannot be written to", out.display());
+    fs::create_dir_all(out).with_context(refused)?;
+    let mut page = String::new();
+    for sheet in &study.sheets {
+        fs::write(out.join(format!("{}.csv", sheet.id)), sheet.csv()).with_context(refused)?;
+    }
+    for plot in &study.plots {
+        fs::write(out.join(format!("{}.svg", plot.id)), plot.svg()?).with_context(refused)?;
+        plot.write_png(&out.join(format!("{}.png", plot.id)))?;
+    }
+    for id in ids(study) {
+        page.push_str(&section(study, id, Path::new("")));
+        page.push('\n');
+    }
+    fs::write(out.join("study.md"), page).with_context(refused)?;
+    Ok(study.sheets.len() + 2 * study.plots.len() + 1)
+}
+
+/// Tables first, then plots that have no table of their own.
+fn ids(study: &Study) -> Vec<&'static str> {
+    let mut ids: Vec<&str> = study.sheets.iter().map(|s| s.id).collect();
+    for plot in &study.plots {
+        if !ids.contains(&plot.id) {
+            ids.push(plot.id);
+        }
+    }
+    ids
+}
+
+/// A table and the plot that goes with it; `images` is where the plots lie, seen from the document.
+fn section(study: &Study, id: &str, images: &Path) -> String {
+    let mut text = String::new();
+    if let Some(sheet) = study.sheets.iter().find(|s| s.id == id) {
+        text.push_str(&sheet.markdown());
+    }
+    if let Some(plot) = study.plots.iter().find(|p| p.id == id) {
+        let image = images.join(format!("{id}.svg"));
+        text.push_str(&format!("\n![{}]({})\n", plot.title, image.display()));
+    }
+    text
+}
+
+/// Fills the marked places of a document; a document that is not there yet is made with a marked place for each table.
+fn fill(doc: &Path, study: &Study, out: &Path) -> Result<()> {
+    let mut text = match doc.exists() {
+        true => fs::read_to_string(doc)
+            .with_context(|| format!("--doc {}: cannot be read", doc.display()))?,
+        false => skeleton(study),
+    };
+    let images = images(doc, out);
+    let mut filled = 0;
+    for id in ids(study) {
+        match reports::splice(&text, id, &section(study, id, &images)) {
+            Some(new) => {
+                text = new;
+                filled += 1;
+            }
+            None => eprintln!("note: --doc {}: has no place for {id}", doc.display()),
+        }
+    }
+    ensure!(
+        filled > 0,
+        "--doc {}: holds no marked place; write <!-- generated: methods --> and <!-- end: methods --> where that table belongs",
+        doc.display()
+    );
+    fs::write(doc, text).with_context(|| format!("--doc {}: cannot be written", doc.display()))
+}
+
+fn skeleton(study: &Study) -> String {
+    let mut text = "# The study on a tiny target\n".to_owned();
+    for id in ids(study) {
+        text.push_str(&format!(
+            "\n## {id}\n\n<!-- generated: {id} -->\n<!-- end: {id} -->\n"
+        ));
+    }
+    text
+}
+
+/// The folder of plots as a document names it: relative if it lies below the document's own folder.
+fn images(doc: &Path, out: &Path) -> PathBuf {
+    let home = doc.parent().unwrap_or(Path::new(""));
+    out.strip_prefix(home).unwrap_or(out).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plots_are_named_relative_to_the_document_where_they_lie_below_it() {
+        let name = |doc: &str, out: &str| images(Path::new(doc), Path::new(out));
+        assert_eq!(
+            name("docs/study.md", "docs/study-tiny"),
+            Path::new("study-tiny")
+        );
+        assert_eq!(name("study.md", "plots"), Path::new("plots"));
+        assert_eq!(name("docs/study.md", "/tmp/x"), Path::new("/tmp/x"));
+    }
+}
