@@ -101,7 +101,7 @@ pub(crate) fn write(study: &Study, out: &Path) -> Result<usize> {
     }
     for plot in &study.plots {
         fs::write(out.join(format!("{}.svg", plot.id)), plot.svg()?).with_context(refused)?;
-        plot.write_png(&out.join(format!("{}.png", plot.id)))?;
+        fs::write(out.join(format!("{}.png", plot.id)), plot.png()?).with_context(refused)?;
     }
     for id in ids(study) {
         page.push_str(&section(study, id, Path::new("")));

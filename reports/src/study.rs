@@ -1,6 +1,7 @@
 //! The study: what records say about channels, training, selection, K, gamma and cost, as tables and plots.
 
 mod plot;
+mod png;
 mod pool;
 mod sheet;
 mod sheets;

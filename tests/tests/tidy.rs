@@ -42,7 +42,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("plotters", &["reports"]),
     ("dejavu", &["reports"]),
     ("minijinja", &["suites"]),
-    ("flate2", &["datasets"]),
+    ("flate2", &["datasets", "reports"]),
     ("tokenizers", &["suites", "training", "harness"]),
     (
         "candle-core",

@@ -1,7 +1,6 @@
 //! Plots of the study, as SVG text and as PNG files, drawn with a font that is inside the binary.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Once;
 
 use plotters::coord::Shift;
@@ -9,6 +8,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatte
 use plotters::prelude::*;
 use plotters::style::register_font;
 
+use super::png;
 use super::pool::{ArmKey, Pool};
 use super::sheets::{BY_SLOT, COSTED, CUTS, CostParts, Coverage, KS, Pools};
 use crate::Share;
@@ -262,13 +262,16 @@ impl Plot {
         Ok(text)
     }
 
-    /// Writes the plot as PNG.
+    /// The plot as PNG.
     ///
     /// # Errors
-    /// If it cannot be drawn or the file cannot be written.
-    pub fn write_png(&self, path: &Path) -> Result<(), PlotError> {
-        let root = BitMapBackend::new(path, SIZE).into_drawing_area();
-        self.draw(&root).map_err(|err| self.error(&*err))
+    /// If it cannot be drawn.
+    pub fn png(&self) -> Result<Vec<u8>, PlotError> {
+        let mut pixels = vec![0; (SIZE.0 * SIZE.1 * 3) as usize];
+        let root = BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area();
+        self.draw(&root).map_err(|err| self.error(&*err))?;
+        drop(root);
+        png::encode(&pixels, SIZE).map_err(|err| self.error(&err))
     }
 
     fn error(&self, err: &dyn std::error::Error) -> PlotError {
@@ -453,12 +456,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_is_written_as_png() {
-        let path = std::env::temp_dir().join(format!("draftbench-plot-{}.png", std::process::id()));
-        plot(PlotStyle::Lines).write_png(&path).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert!(bytes.starts_with(b"\x89PNG\r\n"), "{} bytes", bytes.len());
+    fn a_plot_is_drawn_as_png() {
+        let bytes = plot(PlotStyle::Lines).png().unwrap();
+        assert!(
+            bytes.starts_with(b"\x89PNG\r\n\x1a\n"),
+            "{} bytes",
+            bytes.len()
+        );
         let size = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!((size(16), size(20)), SIZE);
     }
