@@ -72,10 +72,10 @@ fn every_loss_is_the_references() -> Result<()> {
     let weight = blocks().weight();
     assert!((weight - 6.243_029_6).abs() < 1e-6, "{weight}");
     for (weights, want) in [
-        ([1.0, 0.0, 0.0], 3.373_119_1),
+        ([1.0, 0.0, 0.0], 3.373_119),
         ([0.0, 1.0, 0.0], 0.552_920_5),
-        ([0.0, 0.0, 1.0], 1.072_763_4),
-        ([0.1, 0.9, 1.0], 1.907_703_9),
+        ([0.0, 0.0, 1.0], 1.072_763),
+        ([0.1, 0.9, 1.0], 1.907_704),
     ] {
         let got = loss(&net(weighed(weights))?)?.to_scalar::<f32>()?;
         assert!((got - want).abs() < 2e-5, "{weights:?}: {got} for {want}");
