@@ -129,6 +129,29 @@ impl PairNet {
         })))
     }
 
+    /// Scores of K later candidates after one earlier candidate: a row of [`pair_scores`], bit for bit.
+    ///
+    /// `left`: `[A]`, `right`: `[K, B]`, `state`: `[F]`; `out`: `[K]`.
+    ///
+    /// # Errors
+    /// If the lengths do not fit.
+    pub fn row(&self, left: &[f32], right: &[f32], state: &[f32], out: &mut [f32]) -> Result<()> {
+        let net = &*self.0;
+        let wanted = (net.left.inner, out.len() * net.right.inner, net.units);
+        if (left.len(), right.len(), state.len()) != wanted || out.is_empty() {
+            bail!(
+                "{OP}: {} values before, {} after and a state of {} do not give {} scores",
+                left.len(),
+                right.len(),
+                state.len(),
+                out.len()
+            );
+        }
+        let one = Pair { left, right, state };
+        Isa::detect().run(Row { net, one, out });
+        Ok(())
+    }
+
     /// Left, right, product and second-layer weights and the last bias, as given.
     pub(crate) fn given(&self) -> (&[Tensor; 4], f32) {
         (&self.0.given, self.0.out_bias)
@@ -274,18 +297,69 @@ struct Pairs<'a> {
     out: &'a mut [f32],
 }
 
+/// One pair of slots, or one candidate of its earlier slot.
+struct Pair<'a> {
+    /// `[J, A]`, J up to K.
+    left: &'a [f32],
+    /// `[K, B]`.
+    right: &'a [f32],
+    /// `[F]`.
+    state: &'a [f32],
+}
+
+/// Scores after one earlier candidate.
+struct Row<'a> {
+    net: &'a Packed,
+    one: Pair<'a>,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let mut scratch = Scratch::new(self.net, (1, self.out.len()), S::WIDTH);
+        pair(simd, self.net, self.one, &mut scratch, self.out);
+    }
+}
+
 /// Values of one pair of slots; the candidates lie in the lanes, so that no sum crosses them.
 struct Scratch {
-    /// Candidates in lanes, padded to whole vectors.
+    /// Earlier candidates, and how many lanes they are padded to.
+    n_left: usize,
+    left_lanes: usize,
+    /// Later candidates, and how many lanes they are padded to.
+    k: usize,
     lanes: usize,
-    /// `[A, lanes]` and `[B, lanes]`: inputs by value.
+    /// `[A, left_lanes]` and `[B, lanes]`: inputs by value.
     left: Vec<f32>,
     right: Vec<f32>,
-    /// `[units, lanes]`: the first layer's part of each candidate; that of the pair of slots is in `by_left`.
+    /// `[units, left_lanes]` and `[units, lanes]`: the first layer's part of each candidate; that of the pair of slots
+    /// is in `by_left`.
     by_left: Vec<f32>,
     by_right: Vec<f32>,
-    /// `[K, lanes]`.
+    /// `[n_left, lanes]`.
     scores: Vec<f32>,
+}
+
+impl Scratch {
+    #[inline(always)]
+    fn new(net: &Packed, (n_left, k): (usize, usize), width: usize) -> Self {
+        let (left_lanes, lanes) = (n_left.next_multiple_of(width), k.next_multiple_of(width));
+        let units = net.out.len();
+        Self {
+            n_left,
+            left_lanes,
+            k,
+            lanes,
+            left: vec![0.0; net.left.inner * left_lanes],
+            right: vec![0.0; net.right.inner * lanes],
+            by_left: vec![0.0; units * left_lanes],
+            by_right: vec![0.0; units * lanes],
+            scores: vec![0.0; n_left * lanes],
+        }
+    }
 }
 
 impl Kernel for Pairs<'_> {
@@ -301,69 +375,53 @@ impl Kernel for Pairs<'_> {
             out,
         } = self;
         let k = shape.k;
-        let lanes = k.next_multiple_of(S::WIDTH);
-        let units = net.out.len();
-        let mut scratch = Scratch {
-            lanes,
-            left: vec![0.0; net.left.inner * lanes],
-            right: vec![0.0; net.right.inner * lanes],
-            by_left: vec![0.0; units * lanes],
-            by_right: vec![0.0; units * lanes],
-            scores: vec![0.0; k * lanes],
-        };
+        let (a, b) = (net.left.inner, net.right.inner);
+        let mut scratch = Scratch::new(net, (k, k), S::WIDTH);
         for (i, out) in out.chunks_exact_mut(k * k).enumerate() {
-            let pair = first + i;
-            let slot = shape.slot(pair);
-            let (a, b) = (net.left.inner, net.right.inner);
-            by_value(
-                &inputs.left[slot * k * a..][..k * a],
-                a,
-                lanes,
-                &mut scratch.left,
-            );
-            by_value(
-                &inputs.right[(slot + 1) * k * b..][..k * b],
-                b,
-                lanes,
-                &mut scratch.right,
-            );
-            let state = &inputs.states[pair * net.units..][..net.units];
-            project(
-                simd,
-                &net.left,
-                Some(state),
-                &scratch.left,
-                lanes,
-                &mut scratch.by_left,
-            );
-            project(
-                simd,
-                &net.right,
-                None,
-                &scratch.right,
-                lanes,
-                &mut scratch.by_right,
-            );
-            scratch.scores.fill(net.out_bias);
-            for unit in (0..units).step_by(UNITS) {
-                let mut a = 0;
-                // The widest instruction set has the registers for two rows.
-                while S::WIDTH >= 16 && a + 2 <= k {
-                    tile::<S, 2>(simd, net, &mut scratch, unit, a);
-                    a += 2;
-                }
-                while a < k {
-                    tile::<S, 1>(simd, net, &mut scratch, unit, a);
-                    a += 1;
-                }
-            }
-            for (out, row) in out
-                .chunks_exact_mut(k)
-                .zip(scratch.scores.chunks_exact(lanes))
-            {
-                out.copy_from_slice(&row[..k]);
-            }
+            let slot = shape.slot(first + i);
+            let one = Pair {
+                left: &inputs.left[slot * k * a..][..k * a],
+                right: &inputs.right[(slot + 1) * k * b..][..k * b],
+                state: &inputs.states[(first + i) * net.units..][..net.units],
+            };
+            pair(simd, net, one, &mut scratch, out);
         }
+    }
+}
+
+/// Scores of all later candidates after each earlier one, row by row into `out`.
+#[inline(always)]
+fn pair<S: Simd>(simd: S, net: &Packed, one: Pair<'_>, scratch: &mut Scratch, out: &mut [f32]) {
+    let (lanes, left_lanes, n_left) = (scratch.lanes, scratch.left_lanes, scratch.n_left);
+    by_value(one.left, net.left.inner, left_lanes, &mut scratch.left);
+    by_value(one.right, net.right.inner, lanes, &mut scratch.right);
+    let (left, right) = (&scratch.left, &scratch.right);
+    let state = Some(one.state);
+    project(
+        simd,
+        &net.left,
+        state,
+        left,
+        left_lanes,
+        &mut scratch.by_left,
+    );
+    project(simd, &net.right, None, right, lanes, &mut scratch.by_right);
+    scratch.scores.fill(net.out_bias);
+    for unit in (0..net.out.len()).step_by(UNITS) {
+        let mut a = 0;
+        // The widest instruction set has the registers for two rows.
+        while S::WIDTH >= 16 && a + 2 <= n_left {
+            tile::<S, 2>(simd, net, scratch, unit, a);
+            a += 2;
+        }
+        while a < n_left {
+            tile::<S, 1>(simd, net, scratch, unit, a);
+            a += 1;
+        }
+    }
+    let rows = scratch.scores.chunks_exact(lanes);
+    for (out, row) in out.chunks_exact_mut(scratch.k).zip(rows) {
+        out.copy_from_slice(&row[..scratch.k]);
     }
 }
 
@@ -425,19 +483,22 @@ fn tile<S: Simd, const A: usize>(
     /// Lanes of the widest vector.
     const MOST: usize = 16;
     let Scratch {
+        left_lanes,
         lanes,
         left,
         right,
         by_left,
         by_right,
         scores,
+        ..
     } = scratch;
-    let lanes = *lanes;
+    let (lanes, left_lanes) = (*lanes, *left_lanes);
     let weights = net.product.tile(unit);
     let p = net.product.inner;
-    assert!(left.len() >= p * lanes && right.len() >= p * lanes && lanes % S::WIDTH == 0);
-    assert!(first + A <= lanes && by_right.len() >= (unit + UNITS) * lanes);
-    assert!(by_left.len() >= (unit + UNITS) * lanes && scores.len() >= (first + A) * lanes);
+    assert!(left.len() >= p * left_lanes && right.len() >= p * lanes);
+    assert!(first + A <= left_lanes && lanes.is_multiple_of(S::WIDTH));
+    assert!(by_left.len() >= (unit + UNITS) * left_lanes);
+    assert!(by_right.len() >= (unit + UNITS) * lanes);
     assert!(weights.len() == p * UNITS && S::WIDTH <= MOST);
     let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
     for lane in (0..lanes).step_by(S::WIDTH) {
@@ -446,19 +507,17 @@ fn tile<S: Simd, const A: usize>(
         // column below p and every vector that starts at `lane`.
         unsafe {
             for u in 0..UNITS {
-                let row = (unit + u) * lanes;
-                let later = simd.load(by_right.as_ptr().add(row + lane));
+                let later = simd.load(by_right.as_ptr().add((unit + u) * lanes + lane));
                 for a in 0..A {
-                    let earlier = *by_left.get_unchecked(row + first + a);
+                    let earlier = *by_left.get_unchecked((unit + u) * left_lanes + first + a);
                     sums[a][u] = simd.mul_add(one, later, simd.splat(earlier));
                 }
             }
             for column in 0..p {
-                let at = column * lanes;
-                let later = simd.load(right.as_ptr().add(at + lane));
+                let later = simd.load(right.as_ptr().add(column * lanes + lane));
                 let mut products = [zero; A];
                 for a in 0..A {
-                    let earlier = simd.splat(*left.get_unchecked(at + first + a));
+                    let earlier = simd.splat(*left.get_unchecked(column * left_lanes + first + a));
                     products[a] = simd.mul_add(earlier, later, zero);
                 }
                 for u in 0..UNITS {
@@ -469,22 +528,25 @@ fn tile<S: Simd, const A: usize>(
                 }
             }
         }
-        let mut hidden = [[[0f32; MOST]; UNITS]; A];
+        let mut hidden = [[0f32; MOST * UNITS]; A];
         for a in 0..A {
             for u in 0..UNITS {
-                // SAFETY: a vector has at most MOST lanes.
-                unsafe { simd.store(hidden[a][u].as_mut_ptr(), sums[a][u]) };
-                for value in &mut hidden[a][u][..S::WIDTH] {
-                    *value = silu(*value);
-                }
+                // SAFETY: a vector has at most MOST lanes. Nothing else is done in this loop, so that it is unrolled and
+                // the sums stay in registers.
+                unsafe { simd.store(hidden[a].as_mut_ptr().add(u * S::WIDTH), sums[a][u]) };
+            }
+        }
+        for a in 0..A {
+            for value in &mut hidden[a][..UNITS * S::WIDTH] {
+                *value = silu(*value);
             }
             let to = &mut scores[(first + a) * lanes + lane..][..S::WIDTH];
             // SAFETY: the slice is one vector long, and so is each row of `hidden`.
             unsafe {
                 let mut sum = simd.load(to.as_ptr());
                 for u in 0..UNITS {
-                    let out = simd.splat(net.out[unit + u]);
-                    sum = simd.mul_add(out, simd.load(hidden[a][u].as_ptr()), sum);
+                    let active = simd.load(hidden[a].as_ptr().add(u * S::WIDTH));
+                    sum = simd.mul_add(simd.splat(net.out[unit + u]), active, sum);
                 }
                 simd.store(to.as_mut_ptr(), sum);
             }

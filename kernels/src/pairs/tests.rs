@@ -123,6 +123,39 @@ fn neither_batch_nor_candidates_nor_threads_change_a_bit() {
 }
 
 #[test]
+fn a_row_alone_is_the_row_of_all_bit_for_bit() {
+    let dev = &Device::Cpu;
+    for case in CASES {
+        let net = net(case, dev).unwrap();
+        let [left, right, states] = inputs(case, dev).unwrap();
+        let all = pair_scores(&net, &left, &right, &states, case.gamma).unwrap();
+        let all = values(&all).unwrap();
+        let [left, right, states] = [left, right, states].map(|t| values(&t).unwrap());
+        let (k, a, b) = (case.k, case.a, case.b);
+        let mut row = vec![0.0; k];
+        for pair in 0..case.rows * (case.gamma - 1) {
+            let slot = pair / (case.gamma - 1) * case.gamma + pair % (case.gamma - 1);
+            let after = &right[(slot + 1) * k * b..][..k * b];
+            let state = &states[pair * case.units..][..case.units];
+            for earlier in 0..k {
+                let before = &left[(slot * k + earlier) * a..][..a];
+                net.row(before, after, state, &mut row).unwrap();
+                let want = &all[(pair * k + earlier) * k..][..k];
+                assert!(
+                    row.iter()
+                        .zip(want)
+                        .all(|(x, y)| x.to_bits() == y.to_bits())
+                );
+            }
+        }
+        assert_refused(
+            net.row(&left[..a], &right, &states, &mut row[..0]),
+            "do not give 0 scores",
+        );
+    }
+}
+
+#[test]
 fn an_output_layer_of_zeros_leaves_the_bias_alone() {
     on_every_device(|dev| {
         let case = CASES[1];
