@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::block::{BlockDrafter, BlockHead, load_block};
 use crate::trunk::{Drafted, HeadFields, TrunkConfig};
 use crate::{Error, Load, Method, Options};
-pub use corrector::{Candidates, Channels, Corrector, Seen};
+pub use corrector::{Candidates, Channels, Corrector, Inputs, Seen};
 pub use lattice::{DrawnChain, Lattice};
 pub use layout::{CorrectorSizes, Layout};
 
@@ -43,6 +43,10 @@ pub(crate) const METHOD: Method = Method {
         (
             "proposal",
             "what sampled drafts are drawn from: walk, lattice, or point, which draws nothing",
+        ),
+        (
+            "pairs",
+            "all in one pass, or visited: only the rows that the walk comes by, which gives the same drafts",
         ),
         (
             "channels",
@@ -140,6 +144,27 @@ impl FromStr for Draw {
     }
 }
 
+/// Which pairs are scored. Drafts do not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairs {
+    /// All (gamma - 1) K x K in one batched pass: the method.
+    All,
+    /// The (gamma - 1) K that follow the walk's own choices: a sixteenth of the work, one slot after the other.
+    Visited,
+}
+
+impl FromStr for Pairs {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        match name {
+            "all" => Ok(Self::All),
+            "visited" => Ok(Self::Visited),
+            _ => Err(()),
+        }
+    }
+}
+
 /// How a chain is chosen from a block's scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -149,13 +174,15 @@ pub struct Choice {
     pub select: Select,
     /// The law of sampled drafts.
     pub draw: Draw,
+    /// What is scored.
+    pub pairs: Pairs,
 }
 
 impl Choice {
-    /// Reads `k`, `select` and `proposal`; `k` is the checkpoint's.
+    /// Reads `k`, `select`, `proposal` and `pairs`; `k` is the checkpoint's.
     ///
     /// # Errors
-    /// [`Error::Option`] if a value is unknown or out of range, or `proposal` and `select` exclude each other.
+    /// [`Error::Option`] if a value is unknown or out of range, or two exclude each other.
     pub fn read(options: &Options, k: usize, vocab: usize) -> crate::Result<Self> {
         let most = MOST_CANDIDATES.min(vocab);
         let range = format!("a number, 1 to {most}");
@@ -178,12 +205,44 @@ impl Choice {
             Draw::Walk => select == Select::Walk,
             Draw::Lattice => matches!(select, Select::Walk | Select::GlobalSum),
         };
-        match is_fit {
-            true => Ok(Self { k, select, draw }),
-            false => Err(options.bad(
-                "proposal",
-                "walk goes with select=walk alone, lattice with walk or global_sum; use proposal=point",
-            )),
+        if !is_fit {
+            let why = "walk goes with select=walk alone, lattice with walk or global_sum; use proposal=point";
+            return Err(options.bad("proposal", why));
+        }
+        let pairs = options
+            .get("pairs", "all or visited")?
+            .unwrap_or(Pairs::All);
+        if pairs == Pairs::Visited && (select != Select::Walk || draw == Draw::Lattice) {
+            let why = "needs a walk; leave out select, and proposal=lattice";
+            return Err(options.bad("pairs=visited", why));
+        }
+        Ok(Self {
+            k,
+            select,
+            draw,
+            pairs,
+        })
+    }
+
+    /// The walk of a block whose rows are scored when it comes by.
+    fn visit(
+        self,
+        inputs: &Inputs<'_>,
+        block: usize,
+        sampling: Sampling,
+        row: &mut Anchor<'_>,
+    ) -> DrawnChain {
+        let scores = |slot, before| inputs.row(block, slot, before);
+        let gamma = inputs.gamma();
+        match (sampling, self.draw) {
+            (Sampling::Sampled { temperature_milli }, Draw::Walk) => {
+                let temperature = f64::from(temperature_milli) / 1000.0;
+                lattice::draw_visit(gamma, scores, temperature, row.draws)
+            }
+            _ => DrawnChain {
+                ranks: lattice::visit(gamma, scores),
+                probs: Vec::new(),
+            },
         }
     }
 
@@ -308,18 +367,10 @@ impl DcocoHead {
             Some(head) => Some(head.of(hidden)?),
             None => None,
         };
-        let k = self.choice.k;
-        let candidates = Candidates::of(logits, k)?;
-        let scores = match self.choice.select {
-            // Nothing reads them.
-            Select::First => vec![0.0; rows.len() * (gamma - 1) * k * k],
-            _ => self.corrector.scores(hidden, &candidates, gamma, io)?,
-        };
-        let mut proposals = Vec::with_capacity(rows.len());
-        for (i, row) in rows.iter_mut().enumerate() {
-            let pairs = &scores[i * (gamma - 1) * k * k..][..(gamma - 1) * k * k];
-            let lattice = Lattice::new(candidates.unary(i * gamma), pairs);
-            let chain = self.choice.chain(&lattice, sampling, row);
+        let candidates = Candidates::of(logits, self.choice.k)?;
+        let chains = self.chains(hidden, &candidates, gamma, rows, io, sampling)?;
+        let (k, mut proposals) = (self.choice.k, Vec::with_capacity(rows.len()));
+        for (i, chain) in chains.into_iter().enumerate() {
             let ids = &candidates.ids[i * gamma * k..][..gamma * k];
             let chosen = ids.chunks_exact(k).zip(&chain.ranks);
             let law = match chain.probs.is_empty() {
@@ -339,6 +390,38 @@ impl DcocoHead {
             });
         }
         Ok(proposals)
+    }
+
+    /// The chosen candidates of every row.
+    fn chains(
+        &mut self,
+        hidden: &Tensor,
+        candidates: &Candidates,
+        gamma: usize,
+        rows: &mut [Anchor<'_>],
+        io: &dyn TokenIo,
+        sampling: Sampling,
+    ) -> decode::Result<Vec<DrawnChain>> {
+        let choice = self.choice;
+        let rows = rows.iter_mut().enumerate();
+        if choice.pairs == Pairs::Visited {
+            let inputs = self.corrector.inputs(hidden, candidates, gamma, io)?;
+            return Ok(rows
+                .map(|(i, row)| choice.visit(&inputs, i, sampling, row))
+                .collect());
+        }
+        let square = (gamma - 1) * choice.k * choice.k;
+        let scores = match choice.select {
+            // Nothing reads them.
+            Select::First => vec![0.0; rows.len() * square],
+            _ => self.corrector.scores(hidden, candidates, gamma, io)?,
+        };
+        let chain = |(i, row): (usize, &mut Anchor<'_>)| {
+            let pairs = &scores[i * square..][..square];
+            let lattice = Lattice::new(candidates.unary(i * gamma), pairs);
+            choice.chain(&lattice, sampling, row)
+        };
+        Ok(rows.map(chain).collect())
     }
 }
 

@@ -35,6 +35,13 @@ pub static PRESETS: &[(&str, &str)] = &[
     // All slots of a released block, as its authors' own loop drafts, and one less, as servers do.
     ("domino-hf-k16", "domino:max_draft=16"),
     ("domino-serve-k15", "domino:max_draft=15"),
+    // DCOCO's ablations: what was trained differently, then what is chosen differently.
+    ("dcoco-frozen", "dcoco:checkpoint=dcoco-frozen"),
+    ("dcoco-no-pair", "dcoco:checkpoint=dcoco-no-pair"),
+    ("dcoco-no-candidate", "dcoco:checkpoint=dcoco-no-candidate"),
+    ("dcoco-global-sum", "dcoco:select=global_sum"),
+    ("dcoco-global-logprob", "dcoco:select=global_logprob"),
+    ("dcoco-first", "dcoco:select=first"),
 ];
 
 /// A method with its options, as one column of a table.

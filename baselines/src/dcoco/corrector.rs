@@ -190,17 +190,25 @@ impl Corrector {
         if gamma < 2 {
             return Ok(Vec::new());
         }
-        if self.channels.candidate == Seen::Yes {
-            self.tokens.learn(&candidates.ids, io)?;
-        }
-        let slots = kernels::linear(hidden, &self.by_slot)?;
-        let slots = slots.flatten_all()?.to_vec1::<f32>()?;
-        let states = self.states(&slots, gamma)?;
-        let (left, right) = self.sides(&slots, candidates)?;
+        let Inputs {
+            left,
+            right,
+            states,
+            ..
+        } = self.inputs(hidden, candidates, gamma, io)?;
+        let k = candidates.k;
+        let side = |values: Vec<f32>| {
+            let n = candidates.ids.len() / k;
+            let width = values.len() / candidates.ids.len().max(1);
+            Tensor::from_vec(values, (n, k, width), &Device::Cpu)
+        };
+        let left = side(left)?;
+        let right = right.map(side).transpose()?;
+        let n_pairs = states.len() / self.sizes.units;
+        let states = Tensor::from_vec(states, (n_pairs, self.sizes.units), &Device::Cpu)?;
         let right = right.as_ref().unwrap_or(&left);
         let scores = kernels::pair_scores(&self.net, &left, right, &states, gamma)?;
         let mut scores = scores.flatten_all()?.to_vec1::<f32>()?;
-        let k = candidates.k;
         for (pair, square) in scores.chunks_exact_mut(k * k).enumerate() {
             let later = pair / (gamma - 1) * gamma + pair % (gamma - 1) + 1;
             for row in square.chunks_exact_mut(k) {
@@ -212,6 +220,34 @@ impl Corrector {
         Ok(scores)
     }
 
+    /// What the network reads, for scoring one row at a time.
+    ///
+    /// # Errors
+    /// As [`Corrector::scores`].
+    pub fn inputs<'a>(
+        &'a mut self,
+        hidden: &Tensor,
+        candidates: &'a Candidates,
+        gamma: usize,
+        io: &dyn TokenIo,
+    ) -> decode::Result<Inputs<'a>> {
+        if self.channels.candidate == Seen::Yes {
+            self.tokens.learn(&candidates.ids, io)?;
+        }
+        let slots = kernels::linear(hidden, &self.by_slot)?;
+        let slots = slots.flatten_all()?.to_vec1::<f32>()?;
+        let states = self.states(&slots, gamma)?;
+        let (left, right) = self.sides(&slots, candidates);
+        Ok(Inputs {
+            net: &self.net,
+            candidates,
+            gamma,
+            left,
+            right,
+            states,
+        })
+    }
+
     /// Width of a row of `by_slot`, and where the later and the earlier pair parts begin in it.
     fn slot_parts(&self) -> (usize, usize, usize) {
         let r = self.candidate_bias.len();
@@ -219,7 +255,7 @@ impl Corrector {
     }
 
     /// `[R * (gamma - 1), F]`: what a pair of slots gives to the first layer.
-    fn states(&self, slots: &[f32], gamma: usize) -> candle_core::Result<Tensor> {
+    fn states(&self, slots: &[f32], gamma: usize) -> candle_core::Result<Vec<f32>> {
         let (width, later, earlier) = self.slot_parts();
         let (p, units) = (self.sizes.pair, self.sizes.units);
         let n = slots.len() / width / gamma * (gamma - 1);
@@ -251,16 +287,12 @@ impl Corrector {
                 .zip(&self.first_bias)
                 .for_each(|(x, b)| *x += b);
         }
-        Tensor::from_vec(sums, (n, units), &Device::Cpu)
+        Ok(sums)
     }
 
     /// `[N, K, ..]`: what the network reads of each candidate as the earlier and as the later one; `None` if that is
     /// the same.
-    fn sides(
-        &self,
-        slots: &[f32],
-        candidates: &Candidates,
-    ) -> candle_core::Result<(Tensor, Option<Tensor>)> {
+    fn sides(&self, slots: &[f32], candidates: &Candidates) -> (Vec<f32>, Option<Vec<f32>>) {
         let (k, r) = (candidates.k, self.sizes.candidate);
         let (width, ..) = self.slot_parts();
         let n = slots.len() / width;
@@ -299,15 +331,57 @@ impl Corrector {
                 }
             }
         }
-        let tensor = |values: Vec<f32>| {
-            let inner = values.len() / (n * k);
-            Tensor::from_vec(values, (n, k, inner), &Device::Cpu)
-        };
         let right = match self.layout {
             Layout::L1 => None,
-            Layout::L2 | Layout::L3 => Some(tensor(right)?),
+            Layout::L2 | Layout::L3 => Some(right),
         };
-        Ok((tensor(left)?, right))
+        (left, right)
+    }
+}
+
+/// What the scoring network reads in one call.
+#[derive(Debug)]
+pub struct Inputs<'a> {
+    net: &'a PairNet,
+    candidates: &'a Candidates,
+    gamma: usize,
+    /// `[N, K, A]`: candidates as the earlier one.
+    left: Vec<f32>,
+    /// `[N, K, B]`: as the later one; `None` if that is the same.
+    right: Option<Vec<f32>>,
+    /// `[R * (gamma - 1), F]`.
+    states: Vec<f32>,
+}
+
+impl Inputs<'_> {
+    /// Draft slots of a block.
+    pub fn gamma(&self) -> usize {
+        self.gamma
+    }
+
+    /// `[K]` scores at slot `slot` of block `block` after candidate `before` of the slot before; the log-probabilities
+    /// if there is none. Bit for bit a row of [`Corrector::scores`].
+    pub fn row(&self, block: usize, slot: usize, before: Option<usize>) -> Vec<f32> {
+        let (k, n) = (self.candidates.k, self.candidates.ids.len());
+        let at = block * self.gamma + slot;
+        let unary = self.candidates.unary(at);
+        let Some(before) = before else {
+            return unary.to_vec();
+        };
+        let right = self.right.as_ref().unwrap_or(&self.left);
+        let (a, b) = (self.left.len() / n, right.len() / n);
+        let pair = block * (self.gamma - 1) + slot - 1;
+        let units = self.states.len() / (n / k / self.gamma * (self.gamma - 1));
+        let mut row = vec![0.0; k];
+        let left = &self.left[((at - 1) * k + before) * a..][..a];
+        let (right, state) = (
+            &right[at * k * b..][..k * b],
+            &self.states[pair * units..][..units],
+        );
+        let fits = self.net.row(left, right, state, &mut row);
+        fits.expect("the inputs were made for this network");
+        row.iter_mut().zip(unary).for_each(|(score, u)| *score += u);
+        row
     }
 }
 

@@ -55,13 +55,13 @@ impl<'a> Lattice<'a> {
     /// Left to right, each slot the best successor of the one chosen before it; ties go to the better unary. Slot 1
     /// takes the trunk's first choice.
     pub fn walk(&self) -> Vec<usize> {
-        self.follow(|slot, before| best(self.row(slot, before)))
+        follow(self.gamma(), |slot, before| best(self.row(slot, before)))
     }
 
     /// The chain with the largest `u_1 + sum of S`; of equal ones the first in the order of ranks.
     pub fn global_sum(&self) -> Vec<usize> {
         let tail = self.tails(f64::from, max);
-        self.follow(|slot, before| {
+        follow(self.gamma(), |slot, before| {
             let row = self.row(slot, before).iter().zip(&tail[slot]);
             best(&row.map(|(s, t)| f64::from(*s) + t).collect::<Vec<_>>())
         })
@@ -82,7 +82,8 @@ impl<'a> Lattice<'a> {
 
     /// Draws left to right, each slot from the softmax of its row over the temperature.
     pub fn draw_walk(&self, temperature: f64, draws: &mut Draws) -> DrawnChain {
-        self.draw(
+        draw(
+            self.gamma(),
             |slot, before| {
                 let row = self.row(slot, before).iter();
                 softmax(row.map(|s| f64::from(*s) / temperature).collect())
@@ -98,7 +99,8 @@ impl<'a> Lattice<'a> {
             |s| f64::from(s) / temperature,
             |terms| log_sum_exp(terms.iter().copied()),
         );
-        self.draw(
+        draw(
+            self.gamma(),
             |slot, before| {
                 let row = self.row(slot, before).iter().zip(&tail[slot]);
                 softmax(row.map(|(s, t)| f64::from(*s) / temperature + t).collect())
@@ -119,28 +121,6 @@ impl<'a> Lattice<'a> {
         probs
     }
 
-    fn follow(&self, mut choose: impl FnMut(usize, Option<usize>) -> usize) -> Vec<usize> {
-        let mut ranks: Vec<usize> = Vec::with_capacity(self.gamma());
-        for slot in 0..self.gamma() {
-            ranks.push(choose(slot, ranks.last().copied()));
-        }
-        ranks
-    }
-
-    fn draw(
-        &self,
-        mut law: impl FnMut(usize, Option<usize>) -> Vec<f32>,
-        draws: &mut Draws,
-    ) -> DrawnChain {
-        let mut probs = Vec::with_capacity(self.gamma() * self.k());
-        let ranks = self.follow(|slot, before| {
-            let law = law(slot, before);
-            probs.extend_from_slice(&law);
-            draws.pick(&law)
-        });
-        DrawnChain { ranks, probs }
-    }
-
     /// For each slot and candidate, what `join` makes of everything that can follow it; 0 at the last slot.
     fn tails(&self, scale: impl Fn(f32) -> f64, join: impl Fn(&[f64]) -> f64) -> Vec<Vec<f64>> {
         let (k, gamma) = (self.k(), self.gamma());
@@ -154,6 +134,51 @@ impl<'a> Lattice<'a> {
         }
         tails
     }
+}
+
+/// [`Lattice::walk`] through rows of K scores that are made when they are visited: `row` gives that of a slot after a
+/// candidate of the slot before.
+pub(super) fn visit(
+    gamma: usize,
+    mut row: impl FnMut(usize, Option<usize>) -> Vec<f32>,
+) -> Vec<usize> {
+    follow(gamma, |slot, before| best(&row(slot, before)))
+}
+
+/// [`Lattice::draw_walk`] through such rows.
+pub(super) fn draw_visit(
+    gamma: usize,
+    mut row: impl FnMut(usize, Option<usize>) -> Vec<f32>,
+    temperature: f64,
+    draws: &mut Draws,
+) -> DrawnChain {
+    let law = |slot, before| {
+        let row = row(slot, before).into_iter();
+        softmax(row.map(|s| f64::from(s) / temperature).collect())
+    };
+    draw(gamma, law, draws)
+}
+
+fn follow(gamma: usize, mut choose: impl FnMut(usize, Option<usize>) -> usize) -> Vec<usize> {
+    let mut ranks: Vec<usize> = Vec::with_capacity(gamma);
+    for slot in 0..gamma {
+        ranks.push(choose(slot, ranks.last().copied()));
+    }
+    ranks
+}
+
+fn draw(
+    gamma: usize,
+    mut law: impl FnMut(usize, Option<usize>) -> Vec<f32>,
+    draws: &mut Draws,
+) -> DrawnChain {
+    let mut probs = Vec::new();
+    let ranks = follow(gamma, |slot, before| {
+        let law = law(slot, before);
+        probs.extend_from_slice(&law);
+        draws.pick(&law)
+    });
+    DrawnChain { ranks, probs }
 }
 
 /// Index of the largest value, the first of equal ones.

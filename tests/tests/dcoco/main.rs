@@ -246,6 +246,38 @@ fn proposals(drafter: &mut dyn Drafter, sampling: Sampling) -> Vec<Proposal> {
 }
 
 #[test]
+fn a_walk_that_scores_what_it_visits_drafts_the_same() {
+    let weights = all_weights(1.0);
+    for (options, sampling) in [
+        ("", Sampling::Greedy),
+        ("", SAMPLED),
+        (":proposal=point", SAMPLED),
+        (":k=3", Sampling::Greedy),
+    ] {
+        let of = |pairs: &str| {
+            let key = format!("dcoco:pairs={pairs}{options}");
+            let mut drafter = load(&key, &config(false), &weights, 2).unwrap();
+            let proposals = proposals(&mut drafter, sampling).into_iter();
+            let law = |law: DraftLaw| match law {
+                DraftLaw::TopK { ids, probs } => {
+                    let ids = ids.flatten_all().unwrap().to_vec1::<u32>().unwrap();
+                    let probs = probs.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                    Some((ids, probs))
+                }
+                _ => None,
+            };
+            proposals
+                .map(|p| (p.tokens, law(p.law)))
+                .collect::<Vec<_>>()
+        };
+        let all = of("all");
+        assert_eq!(all, of("visited"), "{options}");
+        let is_drawn = sampling == SAMPLED && options.is_empty();
+        assert_eq!(all[0].1.is_some(), is_drawn, "{options}");
+    }
+}
+
+#[test]
 fn an_untrained_corrector_is_dflash_bit_for_bit() {
     let weights = all_weights(0.0);
     for slots in [1, 3] {
