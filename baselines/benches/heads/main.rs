@@ -3,6 +3,7 @@
 //! threads. The largest group needs 2 GB.
 
 mod candidates;
+mod dcoco;
 mod domino;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ fn main() -> Result<()> {
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     domino::bench(&mut criterion)?;
+    dcoco::bench(&mut criterion)?;
     candidates::bench(&mut criterion)?;
     criterion.final_summary();
     Ok(())
