@@ -623,7 +623,12 @@ fn recipes_differ_from_dflash_in_their_head_alone() {
         assert_eq!(ours.seed, theirs.seed, "{name}");
         assert_eq!(shared(&ours.drafter), shared(&theirs.drafter), "{name}");
         assert_eq!(shared(&ours.answers), shared(&theirs.answers), "{name}");
-        assert_eq!(shared(&ours.batch), shared(&theirs.batch), "{name}");
+        // How much is in memory at once changes no gradient.
+        let batch = crate::recipe::DraftBatchConfig {
+            blocks_per_chunk: theirs.batch.blocks_per_chunk,
+            ..ours.batch.clone()
+        };
+        assert_eq!(batch, theirs.batch, "{name}");
         assert_eq!(shared(&ours.optimizer), shared(&theirs.optimizer), "{name}");
         assert_eq!(shared(&ours.stop), shared(&theirs.stop), "{name}");
         assert_eq!(ours.frozen_trunk, name == "dcoco-frozen");
