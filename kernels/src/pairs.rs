@@ -445,7 +445,7 @@ fn project<S: Simd>(
     lanes: usize,
     out: &mut [f32],
 ) {
-    assert!(inputs.len() == weights.inner * lanes && lanes % S::WIDTH == 0);
+    assert!(inputs.len() == weights.inner * lanes && lanes.is_multiple_of(S::WIDTH));
     for unit in (0..out.len() / lanes).step_by(UNITS) {
         let tile = weights.tile(unit);
         for lane in (0..lanes).step_by(S::WIDTH) {
