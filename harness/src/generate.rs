@@ -100,11 +100,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     }
     let times = show.watch.times(0);
     for generation in &done {
-        if args.rounds {
-            say("\n")?;
-        } else {
-            say("\n\n")?;
-        }
+        say(if args.rounds { "\n" } else { "\n\n" })?;
         say(&summary(generation, &times))?;
     }
     Ok(Verdict::Fine)

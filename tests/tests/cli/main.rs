@@ -7,130 +7,22 @@
     reason = "a helper of a test may panic as the test may"
 )]
 
-use std::collections::{BTreeMap, HashMap};
+mod desk;
+mod study;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::path::PathBuf;
 
-use candle_core::Tensor;
-use reports::{CoverageRecord, Outcome, Record, oracle_tau, read_records};
-use tempfile::TempDir;
-use tests::{Shapes, golden, hash_weights};
+use reports::Outcome;
+use tests::golden;
 
-/// A folder of its own for each test, in which the command is run.
-struct Desk {
-    dir: TempDir,
-}
-
-impl Desk {
-    fn new() -> Self {
-        Self {
-            dir: TempDir::new().unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let test = std::env::current_exe().unwrap();
-        let built = test.parent().and_then(Path::parent).unwrap();
-        let binary = built.join(format!("draftbench{}", std::env::consts::EXE_SUFFIX));
-        assert!(
-            binary.is_file(),
-            "{binary:?} is missing: cargo build makes it"
-        );
-        let mut command = assert_cmd::Command::new(binary);
-        command
-            .current_dir(self.dir.path())
-            .args(args)
-            .output()
-            .unwrap()
-    }
-
-    /// Every path under the folder.
-    fn tree(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let mut open = vec![self.dir.path().to_owned()];
-        while let Some(dir) = open.pop() {
-            for entry in fs::read_dir(dir).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    open.push(path.clone());
-                }
-                found.push(path);
-            }
-        }
-        found.sort();
-        found
-    }
-
-    /// Copies an embedded model's files to `models/<name>/`.
-    fn copy_model(&self, from: &str, name: &str) -> PathBuf {
-        let to = self.path("models").join(name);
-        fs::create_dir_all(&to).unwrap();
-        let from = tests::workspace().join("assets/tiny").join(from);
-        for entry in fs::read_dir(from).unwrap() {
-            let path = entry.unwrap().path();
-            fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
-        }
-        to
-    }
-
-    /// Writes a model of hashed weights to `models/<name>/`.
-    fn hashed_model(&self, name: &str, config: &serde_json::Value, shapes: &Shapes) {
-        let dir = self.path("models").join(name);
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("config.json"), config.to_string()).unwrap();
-        let weights: HashMap<String, Tensor> = hash_weights(shapes, 7).into_iter().collect();
-        candle_core::safetensors::save(&weights, dir.join("model.safetensors")).unwrap();
-    }
-
-    /// Exit code 2, one line on standard error that holds every text, nothing on standard output, nothing left.
-    fn refuses(&self, args: &[&str], texts: &[&str]) {
-        let before = self.tree();
-        let output = self.run(args);
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
-        assert_eq!(out, "", "{args:?}");
-        for text in texts {
-            assert!(err.contains(text), "{args:?}: {text:?} is not in {err}");
-        }
-        assert!(err.starts_with("error: "), "{args:?}: {err}");
-        assert_eq!(err.matches("error: ").count(), 1, "{args:?}: {err}");
-        assert_eq!(self.tree(), before, "{args:?} left something behind");
-    }
-
-    /// As [`Desk::refuses`], and the message is a single line, which clap's own are not.
-    fn refuses_in_a_line(&self, args: &[&str], texts: &[&str]) {
-        self.refuses(args, texts);
-        let err = text(&self.run(args).stderr);
-        assert_eq!(err.trim_end().lines().count(), 1, "{args:?}: {err}");
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// A short run into `out`, with more arguments.
-fn short<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    let args = "run --prompts 2 --max-new 8 --out out --sampling greedy";
-    args.split(' ').chain(more.iter().copied()).collect()
-}
-
-fn edit_json(path: &Path, key: &str, value: impl Into<serde_json::Value>) {
-    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    json[key] = value.into();
-    fs::write(path, json.to_string()).unwrap();
-}
+use desk::{Desk, by_method, edit_json, short, text};
 
 #[test]
 fn unknown_ids_and_keys_list_what_is_known() {
     let desk = Desk::new();
     let target = ["target \"tiny-qwen4\" is unknown; known: ", "tiny-qwen3"];
-    let method = ["method \"eagle9\" is unknown; known: vanilla, draft_model, dflash"];
+    let method = ["method \"eagle9\" is unknown; known: vanilla, draft_model, eagle3, dflash"];
     let suite = ["suite \"gsm9k\" is unknown; known: mini-maths, mini-code, mini-chat"];
     let sampling = ["--sampling", "sampling \"warm\" is unknown; use greedy"];
     desk.refuses_in_a_line(&short(&["--targets", "tiny-qwen4"]), &target);
@@ -310,17 +202,6 @@ fn a_checkpoint_folder_that_is_absent_or_of_no_use_is_refused() {
     );
 }
 
-/// Records of a run, by method.
-fn by_method(desk: &Desk) -> BTreeMap<String, Vec<Record>> {
-    let mut out: BTreeMap<String, Vec<Record>> = BTreeMap::new();
-    for record in read_records(&desk.path("out/records.jsonl")).unwrap() {
-        out.entry(record.cell.method.clone())
-            .or_default()
-            .push(record);
-    }
-    out
-}
-
 #[test]
 fn a_short_run_prints_a_table_and_stores_every_answer() {
     let desk = Desk::new();
@@ -469,146 +350,6 @@ fn a_method_without_a_drafter_is_skipped_and_said_so() {
             .iter()
             .all(|r| matches!(r.outcome, Outcome::Skipped { .. }))
     );
-}
-
-#[test]
-fn coverage_ranks_give_the_tau_that_a_run_measures_and_a_study_shows_both() {
-    let desk = Desk::new();
-    let output = desk.run(&short(&[
-        "--methods",
-        "dflash",
-        "--suites",
-        "mini-chat,mini-code",
-    ]));
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let args = "analyse coverage --suites mini-chat,mini-code --prompts 2 --max-new 8 --out cov";
-    let args: Vec<&str> = args.split(' ').collect();
-    let output = desk.run(&args);
-    let out = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(
-        out.contains("right token in the top 16") && out.contains("oracle path"),
-        "{out}"
-    );
-    desk.refuses_in_a_line(
-        &args,
-        &["--out cov: holds the coverage.jsonl of an earlier run"],
-    );
-
-    let ranks: Vec<CoverageRecord> = fs::read_to_string(desk.path("cov/coverage.jsonl"))
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert!(ranks.len() == 4 && ranks.iter().all(|r| r.fault().is_none()));
-    let all: Vec<&CoverageRecord> = ranks.iter().collect();
-    // Always taking a first choice is DFlash itself.
-    let oracle = oracle_tau(&all, 1).unwrap().value;
-    let (mut committed, mut rounds) = (0, 0);
-    for record in &by_method(&desk)["dflash"] {
-        if let Outcome::Ok(answer) = &record.outcome {
-            committed += answer.rounds.committed.iter().sum::<u32>();
-            rounds += answer.rounds.committed.len();
-        }
-    }
-    assert_eq!(oracle, f64::from(committed) / rounds as f64);
-
-    let args = [
-        "analyse",
-        "study",
-        "out",
-        "cov",
-        "--out",
-        "docs/plots",
-        "--doc",
-        "docs.md",
-    ];
-    let output = desk.run(&args);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    for name in [
-        "methods.csv",
-        "coverage.csv",
-        "k.csv",
-        "cost.csv",
-        "coverage.svg",
-        "coverage.png",
-        "study.md",
-    ] {
-        assert!(
-            desk.path("docs/plots").join(name).is_file(),
-            "{name}: {:?}",
-            desk.tree()
-        );
-    }
-    let doc = fs::read_to_string(desk.path("docs.md")).unwrap();
-    let row = format!("| dflash | {oracle:.2} |");
-    assert!(
-        doc.contains(&row) && doc.contains("![What a slot holds](docs/plots/coverage.svg)"),
-        "{doc}"
-    );
-    desk.run(&args);
-    assert_eq!(
-        fs::read_to_string(desk.path("docs.md")).unwrap(),
-        doc,
-        "a second filling changes nothing"
-    );
-    fs::write(desk.path("prose.md"), "No place.\n").unwrap();
-    let args = [
-        "analyse",
-        "study",
-        "out",
-        "--out",
-        "docs/plots",
-        "--doc",
-        "prose.md",
-    ];
-    let output = desk.run(&args);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--doc prose.md: holds no marked place"));
-    desk.refuses_in_a_line(
-        &["analyse", "study", "cov/none"],
-        &["cov/none: holds neither records.jsonl nor coverage.jsonl"],
-    );
-    desk.refuses_in_a_line(
-        &["analyse", "coverage", "--checkpoint", "none"],
-        &["no folder tiny-qwen3-none/"],
-    );
-}
-
-#[test]
-fn the_ablation_preset_ends_with_the_studys_tables_and_plots() {
-    let desk = Desk::new();
-    let args = "run --preset ablation --prompts 1 --max-new 6 --suites mini-chat --methods dflash,draft_model \
-                --sampling greedy --concurrency 1,4 --out out";
-    let output = desk.run(&args.split_whitespace().collect::<Vec<_>>());
-    let out = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(
-        out.contains("**Time of a round by part, and throughput**"),
-        "{out}"
-    );
-    assert!(
-        out.contains("tables and plots: out/study/tiny-qwen3"),
-        "{out}"
-    );
-    for name in [
-        "methods.csv",
-        "cost.csv",
-        "cost.svg",
-        "cost.png",
-        "positions.csv",
-    ] {
-        assert!(
-            desk.path("out/study/tiny-qwen3").join(name).is_file(),
-            "{name}"
-        );
-    }
-    // The blocks that ask for 16 sequences ask for every prompt twice.
-    let pairs = by_method(&desk)["dflash"]
-        .iter()
-        .filter(|r| r.cell.concurrency == 4)
-        .count();
-    assert_eq!(pairs, 2 * 2, "two samples in two passes");
 }
 
 #[test]

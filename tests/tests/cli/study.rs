@@ -1,0 +1,152 @@
+//! What the study makes of runs.
+
+use std::fs;
+
+use reports::{CoverageRecord, Outcome, oracle_tau};
+
+use crate::desk::{Desk, by_method, short, text};
+
+#[test]
+fn coverage_ranks_give_the_tau_that_a_run_measures_and_a_study_shows_both() {
+    let desk = Desk::new();
+    let output = desk.run(&short(&[
+        "--methods",
+        "dflash",
+        "--suites",
+        "mini-chat,mini-code",
+    ]));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let args = "analyse coverage --suites mini-chat,mini-code --prompts 2 --max-new 8 --out cov";
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = desk.run(&args);
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        out.contains("right token in the top 16") && out.contains("oracle path"),
+        "{out}"
+    );
+    desk.refuses_in_a_line(
+        &args,
+        &["--out cov: holds the coverage.jsonl of an earlier run"],
+    );
+
+    let ranks: Vec<CoverageRecord> = fs::read_to_string(desk.path("cov/coverage.jsonl"))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(ranks.len() == 4 && ranks.iter().all(|r| r.fault().is_none()));
+    let all: Vec<&CoverageRecord> = ranks.iter().collect();
+    // Always taking a first choice is DFlash itself.
+    let oracle = oracle_tau(&all, 1).unwrap().value;
+    let (mut committed, mut rounds) = (0, 0);
+    for record in &by_method(&desk)["dflash"] {
+        if let Outcome::Ok(answer) = &record.outcome {
+            committed += answer.rounds.committed.iter().sum::<u32>();
+            rounds += answer.rounds.committed.len();
+        }
+    }
+    assert_eq!(oracle, f64::from(committed) / rounds as f64);
+
+    fills_a_document(&desk, oracle);
+}
+
+/// A run and the coverage of the same prompts, filled into a document.
+fn fills_a_document(desk: &Desk, oracle: f64) {
+    let args = [
+        "analyse",
+        "study",
+        "out",
+        "cov",
+        "--out",
+        "docs/plots",
+        "--doc",
+        "docs.md",
+    ];
+    let output = desk.run(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for name in [
+        "methods.csv",
+        "coverage.csv",
+        "k.csv",
+        "cost.csv",
+        "coverage.svg",
+        "coverage.png",
+        "study.md",
+    ] {
+        assert!(
+            desk.path("docs/plots").join(name).is_file(),
+            "{name}: {:?}",
+            desk.tree()
+        );
+    }
+    let doc = fs::read_to_string(desk.path("docs.md")).unwrap();
+    let row = format!("| dflash | {oracle:.2} |");
+    assert!(
+        doc.contains(&row) && doc.contains("![What a slot holds](docs/plots/coverage.svg)"),
+        "{doc}"
+    );
+    desk.run(&args);
+    assert_eq!(
+        fs::read_to_string(desk.path("docs.md")).unwrap(),
+        doc,
+        "a second filling changes nothing"
+    );
+    fs::write(desk.path("prose.md"), "No place.\n").unwrap();
+    let args = [
+        "analyse",
+        "study",
+        "out",
+        "--out",
+        "docs/plots",
+        "--doc",
+        "prose.md",
+    ];
+    let output = desk.run(&args);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--doc prose.md: holds no marked place"));
+    desk.refuses_in_a_line(
+        &["analyse", "study", "cov/none"],
+        &["cov/none: holds neither records.jsonl nor coverage.jsonl"],
+    );
+    desk.refuses_in_a_line(
+        &["analyse", "coverage", "--checkpoint", "none"],
+        &["no folder tiny-qwen3-none/"],
+    );
+}
+
+#[test]
+fn the_ablation_preset_ends_with_the_studys_tables_and_plots() {
+    let desk = Desk::new();
+    let args = "run --preset ablation --prompts 1 --max-new 6 --suites mini-chat --methods dflash,draft_model \
+                --sampling greedy --concurrency 1,4 --out out";
+    let output = desk.run(&args.split_whitespace().collect::<Vec<_>>());
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        out.contains("**Time of a round by part, and throughput**"),
+        "{out}"
+    );
+    assert!(
+        out.contains("tables and plots: out/study/tiny-qwen3"),
+        "{out}"
+    );
+    for name in [
+        "methods.csv",
+        "cost.csv",
+        "cost.svg",
+        "cost.png",
+        "positions.csv",
+    ] {
+        assert!(
+            desk.path("out/study/tiny-qwen3").join(name).is_file(),
+            "{name}"
+        );
+    }
+    // The blocks that ask for 16 sequences ask for every prompt twice.
+    let pairs = by_method(&desk)["dflash"]
+        .iter()
+        .filter(|r| r.cell.concurrency == 4)
+        .count();
+    assert_eq!(pairs, 2 * 2, "two samples in two passes");
+}
