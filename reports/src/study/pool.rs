@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::bootstrap::interval;
 use crate::metrics::groups;
-use crate::record::{Phases, Record, Thinking};
-use crate::{SamplingKey, Share};
+use crate::record::{Phases, Record, Rounds, Thinking};
+use crate::{RatedRound, SamplingKey, Share};
 
 /// What names an arm in one setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +36,15 @@ pub(crate) struct Pool {
     /// Rounds that reached a slot, and those that accepted it, first slot first.
     slots: Vec<(u64, u64)>,
     slots_of_prompts: BTreeMap<PromptAt, Vec<(u64, u64)>>,
+    rated: Vec<Rated>,
+}
+
+/// One round of a drafter that rates its drafts.
+#[derive(Clone, Debug)]
+struct Rated {
+    confidence: Vec<f32>,
+    verified: usize,
+    accepted: usize,
 }
 
 /// Sums over answers.
@@ -122,6 +131,7 @@ pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> 
             let at = (cell.suite.clone(), (*prompt).to_owned());
             pool.prompts.entry(at.clone()).or_default().add(&tally);
             pool.add_slots(at, &rounds.verified, &rounds.accepted);
+            pool.add_rated(rounds);
         }
     }
     pools.retain(|key, _| !troubled.contains(key));
@@ -147,6 +157,31 @@ impl Pool {
                 }
             }
         }
+    }
+
+    fn add_rated(&mut self, rounds: &Rounds) {
+        let Some(confidences) = &rounds.confidence_ppm else {
+            return;
+        };
+        for (round, ppm) in confidences.iter().enumerate() {
+            self.rated.push(Rated {
+                confidence: ppm.iter().map(|c| *c as f32 / 1e6).collect(),
+                verified: rounds.verified[round] as usize,
+                accepted: rounds.accepted[round] as usize,
+            });
+        }
+    }
+
+    /// Rounds whose drafts the drafter rated.
+    pub(crate) fn rated(&self) -> Vec<RatedRound<'_>> {
+        self.rated
+            .iter()
+            .map(|round| RatedRound {
+                confidence: &round.confidence,
+                verified: round.verified,
+                accepted: round.accepted,
+            })
+            .collect()
     }
 
     /// Everything together.

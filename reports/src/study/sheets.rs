@@ -1,11 +1,20 @@
 //! The tables of the study, each from one set of arms.
 
+mod cells;
+mod cost;
+mod cover;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use super::pool::{ArmKey, Pool};
 use super::sheet::Sheet;
 use crate::coverage::{self, CoverageRecord};
-use crate::{SamplingKey, Share};
+use crate::{Calibration, SamplingKey, Share};
+use cells::{dash, gain_cells, percent, tau_cells, text, two};
+pub(crate) use cost::{COSTED, CostParts};
+pub(crate) use cover::Coverage;
 
 /// Published values are those of DCOCO's authors on Qwen3-8B unless a note says otherwise; none was measured here.
 const PUBLISHED: &str = "published (Qwen3-8B)";
@@ -154,9 +163,10 @@ pub(crate) fn sheets(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Sheet> {
         Some(selection(pools, cover.as_ref())),
         Some(by_k(pools, cover.as_ref())),
         Some(by_gamma(pools)),
-        Some(cost(pools)),
-        Some(schedules(pools)),
+        Some(cost::cost(pools)),
+        Some(cost::schedules(pools)),
         Some(positions(pools)),
+        Some(calibration(pools)),
     ];
     let filled = |sheet: &Sheet| !sheet.rows.is_empty();
     all.into_iter().flatten().filter(filled).collect()
@@ -333,146 +343,6 @@ fn by_gamma(pools: &Pools) -> Sheet {
     sheet
 }
 
-/// Arms of the cost table, in its order.
-pub(crate) const COSTED: [&str; 4] = ["dflash", "dspark", "domino", "dcoco"];
-
-fn cost(pools: &Pools) -> Sheet {
-    let mut sheet = Sheet::new(
-        "cost",
-        "Time of a round by part, and throughput",
-        &[
-            "sequences",
-            "arm",
-            "trunk, us",
-            "head, us",
-            "verify, us",
-            "hand-over, us",
-            "rest, us",
-            "head's share",
-            "tau",
-            "tokens/s, all sequences",
-            "over dflash",
-            "95 % interval",
-            "speedup",
-        ],
-    );
-    for concurrency in [1, 4, 8, 16, 32] {
-        let of = |method: &str| {
-            pools.get(&ArmKey {
-                concurrency,
-                ..ArmKey::greedy(method)
-            })
-        };
-        for method in COSTED {
-            let Some(pool) = of(method) else { continue };
-            let parts = CostParts::of(pool);
-            let mut row = vec![concurrency.to_string(), method.to_owned()];
-            row.extend(parts.each().map(|us| format!("{us:.1}")));
-            row.push(format!("{:.1} %", parts.head_share() * 100.0));
-            row.push(text(pool.total().tau(), two));
-            row.push(text(pool.total().throughput(), |v| format!("{v:.0}")));
-            let gain = of("dflash")
-                .filter(|_| method != "dflash")
-                .and_then(|d| pool.throughput_gain(d));
-            row.extend(gain_cells(gain));
-            let speedup = of("vanilla").and_then(|v| pool.throughput_gain(v));
-            row.push(text(speedup, |g| format!("{:.2}x", g.value + 1.0)));
-            sheet.rows.push(row);
-        }
-    }
-    sheet.notes = vec!["Greedy. Microseconds a round of one sequence: a part that several sequences share is divided among them, so a column falls where a batch pays. Trunk: the drafter without its head. Hand-over: roll-back and the drafter's own cache. Rest: schedule and acceptance. Speedup and over dflash: tokens a second of all sequences, prefills out.".into()];
-    sheet
-}
-
-/// Microseconds a round of one sequence.
-pub(crate) struct CostParts {
-    trunk: f64,
-    head: f64,
-    verify: f64,
-    commit: f64,
-    rest: f64,
-}
-
-impl CostParts {
-    pub(crate) fn of(pool: &Pool) -> Self {
-        let total = pool.total();
-        let us = |ns: u64| ns as f64 / 1000.0 / total.rounds.max(1) as f64;
-        let phases = total.phases;
-        Self {
-            trunk: us(phases.draft_ns),
-            head: us(phases.head_ns),
-            verify: us(phases.verify_ns),
-            commit: us(phases.commit_ns),
-            rest: us(phases.schedule_ns + phases.judge_ns),
-        }
-    }
-
-    /// Trunk, head, verify, hand-over, rest.
-    pub(crate) fn each(&self) -> [f64; 5] {
-        [self.trunk, self.head, self.verify, self.commit, self.rest]
-    }
-
-    fn head_share(&self) -> f64 {
-        let whole: f64 = self.each().iter().sum();
-        if whole > 0.0 { self.head / whole } else { 0.0 }
-    }
-}
-
-fn schedules(pools: &Pools) -> Sheet {
-    let mut sheet = Sheet::new(
-        "schedules",
-        "Verify lengths by confidence",
-        &[
-            "sequences",
-            "arm",
-            "drafted a round",
-            "verified a round",
-            "tau",
-            "tokens/s, all sequences",
-            "over verifying all",
-            "95 % interval",
-        ],
-    );
-    for (key, pool) in pools
-        .iter()
-        .filter(|(k, _)| k.sampling == SamplingKey::Greedy)
-    {
-        let whole = match key.method.split_once(":schedule=") {
-            Some((whole, _)) => whole,
-            None if pools.keys().any(|k| is_scheduled(k, key)) => key.method.as_str(),
-            None => continue,
-        };
-        let reference = pools.get(&ArmKey {
-            method: whole.to_owned(),
-            ..key.clone()
-        });
-        let total = pool.total();
-        let a_round = |n: u64| format!("{:.2}", n as f64 / total.rounds.max(1) as f64);
-        let gain = reference
-            .filter(|_| whole != key.method)
-            .and_then(|r| pool.throughput_gain(r));
-        let mut row = vec![
-            key.concurrency.to_string(),
-            key.method.clone(),
-            a_round(total.drafted),
-            a_round(total.verified),
-            text(total.tau(), two),
-            text(total.throughput(), |v| format!("{v:.0}")),
-        ];
-        row.extend(gain_cells(gain));
-        sheet.rows.push(row);
-    }
-    sheet.notes = vec!["Greedy. A schedule that cuts what would have been refused keeps tau and saves rows of the verify pass; the cost of a step is measured at the start of the run and stored in run.json.".into()];
-    sheet
-}
-
-/// Whether `scheduled` is `whole` with a schedule.
-fn is_scheduled(scheduled: &ArmKey, whole: &ArmKey) -> bool {
-    let plain = scheduled.method.split_once(":schedule=").map(|(m, _)| m);
-    (scheduled.sampling, scheduled.concurrency) == (whole.sampling, whole.concurrency)
-        && plain == Some(whole.method.as_str())
-}
-
 /// Arms whose acceptance is shown slot by slot.
 pub(crate) const BY_SLOT: [&str; 6] = [
     "draft_model",
@@ -513,82 +383,43 @@ fn positions(pools: &Pools) -> Sheet {
     sheet
 }
 
-/// Coverage records of one drafter.
-pub(crate) struct Coverage<'a> {
-    checkpoint: &'a str,
-    pub(crate) main: Vec<&'a CoverageRecord>,
-}
-
-impl<'a> Coverage<'a> {
-    /// The plain DFlash drafter's records, or those of the first drafter there is.
-    pub(crate) fn of(records: &'a [CoverageRecord]) -> Option<Self> {
-        let dflash = records.iter().find(|r| r.checkpoint == "dflash");
-        let checkpoint = dflash.or(records.first())?.checkpoint.as_str();
-        let main = records
-            .iter()
-            .filter(|r| r.checkpoint == checkpoint)
-            .collect();
-        Some(Self { checkpoint, main })
-    }
-
-    /// Of each slot.
-    pub(crate) fn slots(&self) -> Vec<coverage::SlotCoverage> {
-        coverage::slot_coverage(&self.main)
-    }
-
-    /// The table that `analyse coverage` prints.
-    pub(crate) fn by_slot(&self) -> Sheet {
-        let mut sheet = Sheet::new(
-            "coverage",
-            &format!(
-                "What each slot of {} holds, given the true text before the block",
-                self.checkpoint
-            ),
-            &[
-                "position",
-                "anchors",
-                "first choice right",
-                "95 % interval",
-                "right token in the top 16",
-                "95 % interval",
-                "gap, points",
-                "95 % interval",
-                "misses with it in the top 16",
-                "95 % interval",
-                "gap published (Qwen3-8B)",
-            ],
-        );
-        let slots = self.slots();
-        for (i, slot) in slots.iter().enumerate() {
-            let mut row = vec![(i + 1).to_string(), slot.n_anchors.to_string()];
-            row.extend(share_cells(Some(slot.top1)));
-            row.extend(share_cells(Some(slot.covered)));
-            row.extend(share_cells(Some(slot.gap)));
-            row.extend(share_cells(slot.rescued));
-            row.push(match i {
-                0 => "12 to 14".into(),
-                _ if i + 1 == slots.len() => "38 to 45 (a)".into(),
-                _ => "-".into(),
-            });
-            sheet.rows.push(row);
+fn calibration(pools: &Pools) -> Sheet {
+    let header = [
+        "arm",
+        "sampling",
+        "position",
+        "judged",
+        "mean confidence",
+        "accepted",
+        "ECE",
+        "AUROC",
+        "Brier",
+    ];
+    let mut sheet = Sheet::new(
+        "calibration",
+        "How far confidences can be believed",
+        &header,
+    );
+    let whole = |k: &ArmKey| k.concurrency == 1 && !k.method.contains(":schedule=");
+    for (key, pool) in pools.iter().filter(|(k, _)| whole(k)) {
+        for (slot, got) in Calibration::by_slot(&pool.rated()).iter().enumerate() {
+            let Some(got) = got else { continue };
+            let three = |v: f64| format!("{v:.3}");
+            sheet.rows.push(vec![
+                key.method.clone(),
+                key.sampling.to_string(),
+                (slot + 1).to_string(),
+                got.n.to_string(),
+                three(got.claimed),
+                three(got.accepted),
+                three(got.ece),
+                text(got.auroc, three),
+                three(got.brier),
+            ]);
         }
-        let all = coverage::rescued_overall(&self.main);
-        sheet.notes = vec![format!(
-            "Of all wrong first choices, {} have the right token in the top 16 (95 % interval {}); published: 59 % (Qwen3-8B).",
-            text(all.map(|s| s.value), plain_percent),
-            range(all, plain_percent),
-        )];
-        if let Some(widening) = coverage::gap_between(&self.main, 0, slots.len().saturating_sub(1))
-        {
-            sheet.notes.push(format!(
-                "From the first position to the last the gap widens by {} points (95 % interval {}).",
-                points(widening.value),
-                range(Some(widening), points),
-            ));
-        }
-        sheet.notes.push("Teacher-forced: a block is drafted at every position of the target's own greedy answers. Intervals resample whole prompts. (a) The published last position is the fifteenth.".into());
-        sheet
     }
+    sheet.notes = vec!["One sequence, every draft verified. A position is judged where all drafts before it were accepted. ECE: expected calibration error over 20 bins of equal width; AUROC: chance that an accepted draft was rated above a refused one; Brier: mean squared difference of confidence and outcome.".into()];
+    sheet
 }
 
 /// The tables of coverage records alone.
@@ -601,50 +432,4 @@ pub(crate) fn coverage_sheets(records: &[CoverageRecord]) -> Vec<Sheet> {
         ..by_k(&Pools::new(), Some(&cover))
     };
     vec![cover.by_slot(), oracle]
-}
-
-fn tau_cells(tau: Option<Share>) -> [String; 2] {
-    [text(tau.map(|t| t.value), two), range(tau, two)]
-}
-
-fn gain_cells(gain: Option<Share>) -> [String; 2] {
-    [text(gain.map(|g| g.value), percent), range(gain, percent)]
-}
-
-fn share_cells(share: Option<Share>) -> [String; 2] {
-    [text(share.map(|s| s.value), points), range(share, points)]
-}
-
-fn range(share: Option<Share>, form: fn(f64) -> String) -> String {
-    text(share.and_then(|s| s.interval), |(low, high)| {
-        format!("{} to {}", form(low), form(high))
-    })
-}
-
-fn text<T>(value: Option<T>, form: impl Fn(T) -> String) -> String {
-    value.map_or_else(|| "-".into(), form)
-}
-
-fn dash(text: &str) -> String {
-    match text.is_empty() {
-        true => "-".into(),
-        false => text.to_owned(),
-    }
-}
-
-fn two(value: f64) -> String {
-    format!("{value:.2}")
-}
-
-/// A change, with its sign.
-fn percent(share: f64) -> String {
-    format!("{:+.1} %", share * 100.0)
-}
-
-fn plain_percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
-}
-
-fn points(share: f64) -> String {
-    format!("{:.1}", share * 100.0)
 }
