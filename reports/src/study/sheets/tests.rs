@@ -52,6 +52,7 @@ fn a_published_value_stands_beside_ours_and_pairings_without_arms_are_left_out()
         arm("dflash", 2),
         arm("dcoco", 3),
         arm("dcoco:checkpoint=dcoco-no-pair", 2),
+        arm("dcoco:checkpoint=dcoco-tuned", 3),
     ];
     let channels = sheet(&full.concat(), "channels");
     assert_eq!(channels.rows.len(), 1);
@@ -65,8 +66,9 @@ fn a_published_value_stands_beside_ours_and_pairings_without_arms_are_left_out()
     ];
     assert_eq!(channels.rows[0], want);
     let training = sheet(&full.concat(), "training");
-    assert_eq!(training.rows.len(), 1, "{:?}", training.rows);
-    assert!(training.rows[0][0].starts_with("trained jointly, over DFlash"));
+    assert_eq!(training.rows.len(), 2, "{:?}", training.rows);
+    assert!(training.rows[0][0].ends_with("jointly from DFlash's trunk, over DFlash"));
+    assert!(training.rows[1][0].starts_with("jointly from the start"));
 }
 
 #[test]
