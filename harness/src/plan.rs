@@ -183,14 +183,7 @@ fn arms(preset: &Preset, args: &RunArgs, notes: &mut Vec<String>) -> Result<Vec<
         if arms.iter().any(|a| a.key() == key) {
             continue;
         }
-        match ArmPlan::parse(key) {
-            Ok(arm) => arms.push(arm),
-            // A preset may name methods that come with a later version.
-            Err(err) if args.methods.is_empty() => {
-                notes.push(format!("preset {}: {key} is left out: {err}", args.preset));
-            }
-            Err(err) => return Err(err),
-        }
+        arms.push(ArmPlan::parse(key)?);
     }
     if !args.methods.is_empty() && !args.methods.iter().any(|m| m == VANILLA) {
         notes.push("vanilla is measured too, since a speedup is relative to it".into());

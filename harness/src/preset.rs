@@ -109,6 +109,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
+    use crate::arms::ArmPlan;
     use crate::cli::Cli;
 
     #[test]
@@ -122,6 +123,12 @@ mod tests {
             let empty =
                 |b: &Block| b.methods.is_empty() || b.suites.is_empty() || b.sampling.is_empty();
             assert!(!preset.blocks.iter().any(empty), "{id}");
+            for block in &preset.blocks {
+                assert!(block.repeat > 0, "{id}");
+                for key in &block.methods {
+                    ArmPlan::parse(key).unwrap();
+                }
+            }
         }
         let error = load("quik").unwrap_err().to_string();
         assert!(

@@ -49,6 +49,18 @@ const CHANNELS: &[Pairing] = &[
         reference: TUNED,
         published: "-4.8 %",
     },
+    Pairing {
+        what: "trained with both, blind to the pair state",
+        arm: "dcoco:channels=no_pair_state",
+        reference: "dcoco",
+        published: "",
+    },
+    Pairing {
+        what: "trained with both, blind to the candidate vectors",
+        arm: "dcoco:channels=no_candidate",
+        reference: "dcoco",
+        published: "",
+    },
 ];
 
 const TRAINING: &[Pairing] = &[

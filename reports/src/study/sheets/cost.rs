@@ -7,7 +7,7 @@ use crate::study::pool::{ArmKey, Pool};
 use crate::study::sheet::Sheet;
 
 /// Arms of the cost table, in its order.
-pub(crate) const COSTED: [&str; 4] = ["dflash", "dspark", "domino", "dcoco"];
+pub(crate) const COSTED: [&str; 5] = ["dflash", "dspark", "domino", "dcoco", "dcoco:pairs=visited"];
 
 pub(crate) fn cost(pools: &Pools) -> Sheet {
     let mut sheet = Sheet::new(
