@@ -18,6 +18,7 @@ use crate::{Load, Method};
 pub use config::MarkovKind;
 use config::{Calibration, ConfidenceInput, HeadConfig, temperatures};
 use markov::Markov;
+pub use markov::MarkovShape;
 
 pub(crate) const METHOD: Method = Method {
     id: "dspark",
@@ -84,7 +85,13 @@ impl BlockHead for Sequential {
         weights: &mut Weights,
         load: &Load<'_>,
     ) -> crate::Result<Self> {
-        let markov = Markov::load(config, trunk, weights)?;
+        let shape = MarkovShape {
+            kind: config.kind,
+            rank: config.rank,
+            hidden: trunk.hidden,
+            vocab: trunk.vocab,
+        };
+        let markov = Markov::load(shape, weights)?;
         let calibration: Calibration = load
             .options
             .get("calibration", "on or off")?
@@ -147,6 +154,17 @@ impl BlockHead for Sequential {
 }
 
 impl Sequential {
+    /// A Markov head that rates nothing, from tensors under the names of the released drafters.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another shape.
+    pub fn unrated(shape: MarkovShape, weights: &mut Weights) -> crate::Result<Self> {
+        Ok(Self {
+            markov: Markov::load(shape, weights)?,
+            confidence: None,
+        })
+    }
+
     /// Walks the slots of R blocks: `choose` is given `[R, V]` corrected logits of one slot after another and names a
     /// token for each row.
     ///

@@ -22,7 +22,7 @@ pub use dcoco::Dcoco;
 pub use dflash::{Argmax, DFlash};
 pub use domino::{Domino, DominoDrafts, DominoHead, DominoShape, DraftStep};
 pub use draft_model::DraftModel;
-pub use dspark::{DSpark, MarkovKind, Sequence, Sequential};
+pub use dspark::{DSpark, MarkovKind, MarkovShape, Sequence, Sequential};
 pub use eagle3::{DraftTree, Drafting, Eagle3, Eagle3Config, FusionNorm, StateForm};
 pub use error::{Error, Result};
 pub use options::{Arm, COMMON_OPTIONS, Options, PRESETS, method_names};

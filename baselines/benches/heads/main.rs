@@ -5,6 +5,7 @@
 mod candidates;
 mod dcoco;
 mod domino;
+mod dspark;
 
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ fn main() -> Result<()> {
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
+    dspark::bench(&mut criterion)?;
     domino::bench(&mut criterion)?;
     dcoco::bench(&mut criterion)?;
     candidates::bench(&mut criterion)?;

@@ -4,8 +4,7 @@ use candle_core::{D, Device, Tensor};
 use decode::{Result, TokenId};
 use models::Weights;
 
-use super::config::{HeadConfig, MarkovKind};
-use crate::trunk::TrunkConfig;
+use super::config::MarkovKind;
 
 /// `W2 . z`, where z comes from the embedding `e = W1[token before]`, the slot's hidden state h and, in the recurrent
 /// kind, a state s that starts at 0 in every block.
@@ -17,6 +16,19 @@ pub(super) struct Markov {
     w2: Tensor,
     mix: Mix,
     rank: usize,
+}
+
+/// Sizes of a Markov head.
+#[derive(Clone, Copy, Debug)]
+pub struct MarkovShape {
+    /// How the token before a slot corrects it.
+    pub kind: MarkovKind,
+    /// Rank of the correction.
+    pub rank: usize,
+    /// Width of the trunk's states, H.
+    pub hidden: usize,
+    /// Vocabulary, V.
+    pub vocab: usize,
 }
 
 /// A matrix and its bias.
@@ -37,13 +49,14 @@ enum Mix {
 }
 
 impl Markov {
-    pub(super) fn load(
-        config: HeadConfig,
-        trunk: &TrunkConfig,
-        weights: &mut Weights,
-    ) -> crate::Result<Self> {
-        let HeadConfig { kind, rank, .. } = config;
-        let (hidden, table) = (trunk.hidden, [trunk.vocab, rank]);
+    pub(super) fn load(shape: MarkovShape, weights: &mut Weights) -> crate::Result<Self> {
+        let MarkovShape {
+            kind,
+            rank,
+            hidden,
+            vocab,
+        } = shape;
+        let table = [vocab, rank];
         let w1 = weights.take("markov_head.markov_w1.weight", &table)?;
         let w2 = weights.take("markov_head.markov_w2.weight", &table)?;
         let mut affine = |name: &str, rows: usize, width: usize| -> crate::Result<Affine> {

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Trains everything in assets/tiny again, in the order in which one needs the other. A killed run goes on from its last
+# checkpoint when this is started again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release
+bin="${CARGO_TARGET_DIR:-target}/release/draftbench"
+train() { for recipe in "${@:2}"; do "$bin" train "$1" "training/recipes/$recipe.toml"; done; }
+
+train target tiny-qwen3 tiny-qwen3-draft tiny-llama tiny-moe
+train dflash tiny-qwen3-dflash tiny-qwen3-dflash-15 tiny-qwen3-dflash-inplace tiny-llama-dflash tiny-moe-dflash
+train eagle3 tiny-qwen3-eagle3
+train dspark tiny-qwen3-dspark
+train domino tiny-qwen3-domino
+train dcoco tiny-qwen3-dcoco tiny-qwen3-dcoco-tuned tiny-qwen3-dcoco-no-pair tiny-qwen3-dcoco-no-candidate \
+    tiny-qwen3-dcoco-frozen
