@@ -89,6 +89,10 @@ pub trait Drafter {
     fn taps(&self) -> &[LayerId];
     /// gamma: most draft tokens in one round, anchor excluded (for a tree: most nodes). 0 makes the loop vanilla.
     fn max_draft(&self) -> usize;
+    /// Whether proposals carry confidences, which schedulers that cut need.
+    fn rates_drafts(&self) -> bool {
+        false
+    }
     /// A slot begins: its prompt has been fed.
     ///
     /// # Errors

@@ -317,10 +317,10 @@ impl Batch<'_, '_> {
         let proposals = draft(&mut **drafter, &mut rows, &**target, sampling, &mut **probe)?;
         probe.leave(Phase::Draft);
 
-        probe.enter(Phase::Schedule, n_rows);
         for ((_, live), proposal) in rows.iter().zip(&proposals) {
             probe.proposed(live.request.id, proposal);
         }
+        probe.enter(Phase::Schedule, n_rows);
         let drafted: Vec<usize> = proposals.iter().map(|p| p.tokens.len()).collect();
         let proposals = cut(proposals, &mut **scheduler, &self.settings.cost)?;
         probe.leave(Phase::Schedule);
