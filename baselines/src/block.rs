@@ -33,6 +33,11 @@ pub(crate) trait BlockHead: fmt::Debug + Sized {
         load: &Load<'_>,
     ) -> crate::Result<Self>;
 
+    /// Whether its proposals carry confidences.
+    fn rates_drafts(&self) -> bool {
+        false
+    }
+
     /// One proposal a row, each of up to `block.gamma` drafts.
     ///
     /// # Errors
@@ -104,6 +109,10 @@ impl<H: BlockHead> Drafter for BlockDrafter<H> {
 
     fn max_draft(&self) -> usize {
         self.gamma
+    }
+
+    fn rates_drafts(&self) -> bool {
+        self.head.rates_drafts()
     }
 
     fn start(&mut self, prompt: Committed<'_>) -> Result<()> {

@@ -21,6 +21,7 @@ use models::Weights;
 use serde_json::json;
 
 use crate::block::{BlockDrafter, BlockHead, load_block};
+use crate::dspark;
 use crate::trunk::{Drafted, HeadFields, TrunkConfig};
 use crate::{Error, Load, Method, Options};
 pub use corrector::{Candidates, Channels, Corrector, Inputs, Seen};
@@ -52,6 +53,7 @@ pub(crate) const METHOD: Method = Method {
             "channels",
             "what the corrector sees: all, no_pair_state or no_candidate",
         ),
+        dspark::CALIBRATION_OPTION,
     ],
     load: |load| Ok(Box::new(Dcoco::load(load)?)),
 };
@@ -284,6 +286,8 @@ struct Confidence {
     /// `[1, H]`.
     weight: Tensor,
     bias: f32,
+    /// One for each slot of a block; none means 1.
+    temperatures: Vec<f32>,
 }
 
 impl Confidence {
@@ -293,16 +297,20 @@ impl Confidence {
             bias: weights
                 .take("confidence_head.proj.bias", &[1])?
                 .to_vec1::<f32>()?[0],
+            temperatures: Vec::new(),
         })
     }
 
-    /// `[N, H]` to N chances.
-    fn of(&self, hidden: &Tensor) -> candle_core::Result<Vec<f32>> {
+    /// `[R * gamma, H]` to R * gamma chances.
+    fn of(&self, hidden: &Tensor, gamma: usize) -> candle_core::Result<Vec<f32>> {
         let logits = kernels::linear(hidden, &self.weight)?
             .flatten_all()?
             .to_vec1::<f32>()?;
-        let chance = |x: f32| 1.0 / (1.0 + (-(x + self.bias)).exp());
-        Ok(logits.into_iter().map(chance).collect())
+        let chance = |(i, x): (usize, f32)| {
+            let temperature = self.temperatures.get(i % gamma).copied().unwrap_or(1.0);
+            1.0 / (1.0 + (-(x + self.bias) / temperature).exp())
+        };
+        Ok(logits.into_iter().enumerate().map(chance).collect())
     }
 }
 
@@ -364,7 +372,7 @@ impl DcocoHead {
         sampling: Sampling,
     ) -> decode::Result<Vec<Proposal>> {
         let confidence = match &self.confidence {
-            Some(head) => Some(head.of(hidden)?),
+            Some(head) => Some(head.of(hidden, gamma)?),
             None => None,
         };
         let candidates = Candidates::of(logits, self.choice.k)?;
@@ -477,7 +485,18 @@ impl BlockHead for DcocoHead {
         weights: &mut Weights,
         load: &Load<'_>,
     ) -> crate::Result<Self> {
-        Self::new(&config, (trunk.hidden, trunk.vocab), weights, load.options)
+        let mut head = Self::new(&config, (trunk.hidden, trunk.vocab), weights, load.options)?;
+        let source = load.files(METHOD.id)?;
+        let temperatures = dspark::temperatures(source, load.options, trunk.gamma())?;
+        match &mut head.confidence {
+            Some(confidence) => confidence.temperatures = temperatures,
+            None => dspark::refuse_calibration(source)?,
+        }
+        Ok(head)
+    }
+
+    fn rates_drafts(&self) -> bool {
+        self.confidence.is_some()
     }
 
     fn propose(

@@ -16,7 +16,8 @@ use crate::draft_model::Drafts;
 use crate::trunk::{Drafted, HeadFields, TrunkConfig};
 use crate::{Load, Method};
 pub use config::MarkovKind;
-use config::{Calibration, ConfidenceInput, HeadConfig, temperatures};
+pub(crate) use config::{CALIBRATION_OPTION, refuse_calibration, temperatures};
+use config::{ConfidenceInput, HeadConfig};
 use markov::Markov;
 pub use markov::MarkovShape;
 
@@ -24,10 +25,7 @@ pub(crate) const METHOD: Method = Method {
     id: "dspark",
     title: "DSpark",
     checkpoint: Some("dspark"),
-    options: &[(
-        "calibration",
-        "off takes confidences as trained; on, the default, applies the drafter's calibration.json if there is one",
-    )],
+    options: &[CALIBRATION_OPTION],
     load: |load| Ok(Box::new(DSpark::load(load)?)),
 };
 
@@ -92,14 +90,10 @@ impl BlockHead for Sequential {
             vocab: trunk.vocab,
         };
         let markov = Markov::load(shape, weights)?;
-        let calibration: Calibration = load
-            .options
-            .get("calibration", "on or off")?
-            .unwrap_or(Calibration::On);
         let source = load.files(METHOD.id)?;
         let confidence = match config.confidence {
             None => {
-                config::refuse_calibration(source)?;
+                refuse_calibration(source)?;
                 None
             }
             Some(input) => {
@@ -113,11 +107,15 @@ impl BlockHead for Sequential {
                     input,
                     weight,
                     bias: bias.get(0)?.to_scalar()?,
-                    temperatures: temperatures(source, calibration, trunk.gamma())?,
+                    temperatures: temperatures(source, load.options, trunk.gamma())?,
                 })
             }
         };
         Ok(Self { markov, confidence })
+    }
+
+    fn rates_drafts(&self) -> bool {
+        self.confidence.is_some()
     }
 
     fn propose(

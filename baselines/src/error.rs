@@ -66,7 +66,9 @@ pub enum Error {
         capacity: usize,
     },
     /// The number of draft tokens asked for is out of range.
-    #[error("max_draft is {got}, this drafter proposes 1 to {most} tokens a round")]
+    #[error(
+        "option max_draft={got} (or a preset that sets it): this drafter proposes 1 to {most} tokens a round"
+    )]
     MaxDraft {
         /// Tokens asked for.
         got: usize,

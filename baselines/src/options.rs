@@ -32,7 +32,7 @@ pub static PRESETS: &[(&str, &str)] = &[
         "eagle3-tree-7-10-60",
         "eagle3:mode=tree:depth=7:topk=10:total=60",
     ),
-    // All slots of a released block, as its authors' own loop drafts, and one less, as servers do.
+    // As many drafts as the authors' own loop has of a released block of 16, and one less, as servers have.
     ("domino-hf-k16", "domino:max_draft=16"),
     ("domino-serve-k15", "domino:max_draft=15"),
     // DCOCO's ablations: what was trained differently, then what is chosen differently.

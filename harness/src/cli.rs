@@ -156,6 +156,24 @@ pub(crate) enum AnalyseCommand {
     Coverage(CoverageArgs),
     /// Tables, CSV files and plots from the records of runs
     Study(StudyArgs),
+    /// Temperatures that make a drafter's confidences fit what was accepted
+    Calibrate(CalibrateArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CalibrateArgs {
+    /// Folders of runs; best of prompts that nothing is reported on
+    #[arg(value_name = "RUN", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Method as asked for in the runs
+    #[arg(long, value_name = "METHOD", default_value = "dspark:calibration=off")]
+    pub(crate) method: String,
+    /// Target model
+    #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
+    pub(crate) target: String,
+    /// The file to write; a drafter reads the one in its folder
+    #[arg(long, value_name = "FILE", default_value = "calibration.json")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Args, Debug)]

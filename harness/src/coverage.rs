@@ -256,6 +256,10 @@ impl Bench {
 /// before it, larger logits first, of equals the lower id first.
 fn ranks_of(logits: &Tensor, follows: &[TokenId]) -> Result<Vec<u32>> {
     let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+    anyhow::ensure!(
+        rows.iter().flatten().all(|logit| logit.is_finite()),
+        "the drafter gives logits that are not finite; fetch or train its checkpoint again"
+    );
     let rank = |(row, token): (&Vec<f32>, &TokenId)| {
         let token = *token as usize;
         let own = row[token];

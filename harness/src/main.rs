@@ -2,6 +2,7 @@
 
 mod arms;
 mod assets;
+mod calibrate;
 mod cli;
 mod coverage;
 mod engine;
@@ -68,6 +69,7 @@ fn act(cli: &Cli) -> Ending {
         Some(Command::Generate(args)) => generate::generate(args),
         Some(Command::Analyse(AnalyseCommand::Coverage(args))) => coverage::coverage(args),
         Some(Command::Analyse(AnalyseCommand::Study(args))) => study::study(args),
+        Some(Command::Analyse(AnalyseCommand::Calibrate(args))) => calibrate::calibrate(args),
         Some(Command::List) => list::list(),
         Some(Command::Train(command)) => {
             train::run(command)?;

@@ -11,6 +11,7 @@ use reports::{PromptKey, Thinking};
 use crate::arms::{DrafterPlan, TargetPlan};
 use crate::engine::{Arm, Ask};
 use crate::plan::{Plan, Setting};
+use crate::schedule::Schedule;
 
 /// Cache positions set aside for one verify pass before drafters are loaded; [`load`] refuses a drafter that asks
 /// for more.
@@ -109,6 +110,11 @@ pub(crate) fn load(
             .method
             .load(&load)
             .with_context(|| format!("method {}", plan.key()))?;
+        ensure!(
+            plan.schedule == Schedule::All || drafter.rates_drafts(),
+            "method {}: its drafter gives no confidences, which a schedule needs; leave schedule= out",
+            plan.key()
+        );
         let n_drafts = drafter.max_draft();
         ensure!(
             n_drafts < ROUND_ROOM,

@@ -6,8 +6,10 @@ mod pool;
 mod sheet;
 mod sheets;
 
+use std::collections::BTreeSet;
+
 use crate::coverage::CoverageRecord;
-use crate::record::Record;
+use crate::record::{Outcome, Record};
 
 pub use plot::{Plot, PlotError, PlotStyle, Series};
 pub use sheet::{Sheet, splice};
@@ -31,10 +33,30 @@ pub fn study(records: &[Record], coverage: &[CoverageRecord], target: &str) -> S
         .cloned()
         .collect();
     let pools = pool::pools(records, target);
+    let mut sheets = sheets::sheets(&pools, &coverage);
+    sheets.extend(missing(records, target));
     Study {
-        sheets: sheets::sheets(&pools, &coverage),
+        sheets,
         plots: plot::plots(&pools, &coverage),
     }
+}
+
+/// Arms that were asked for and gave nothing, with the reason; `None` if there are none.
+fn missing(records: &[Record], target: &str) -> Option<Sheet> {
+    let of_target = records.iter().filter(|r| r.cell.target == target);
+    let why = |record: &Record| match &record.outcome {
+        Outcome::Ok(_) => None,
+        Outcome::Failed { why } => Some((record.cell.method.clone(), format!("failed: {why}"))),
+        Outcome::Skipped { why } => Some((record.cell.method.clone(), why.clone())),
+    };
+    let found: BTreeSet<(String, String)> = of_target.filter_map(why).collect();
+    if found.is_empty() {
+        return None;
+    }
+    let mut sheet = Sheet::new("missing", "Not measured", &["arm", "why"]);
+    let rows = found.into_iter().map(|(method, why)| vec![method, why]);
+    sheet.rows.extend(rows);
+    Some(sheet)
 }
 
 /// The tables of coverage records alone: by position, and the oracle path by K.

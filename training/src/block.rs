@@ -124,6 +124,15 @@ pub(crate) fn train<H: Head>(
     let texts = texts(&answers, recipe.seed)?;
     let codec = TextCodec::load(&recipe.target.join("tokenizer.json"))?;
     let mut trunk = Trunk::new(&recipe.drafter, target.config(), recipe.seed)?;
+    // What the run starts from belongs to it, so that a checkpoint never goes on from an older one.
+    let init = match &recipe.init {
+        None => String::new(),
+        Some(folder) => {
+            let path = folder.join("model.safetensors");
+            let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
+            format!(" {:016x}", fnv1a(&bytes))
+        }
+    };
     let start = match &recipe.init {
         None => format!(
             "{} tensors start as the target's",
@@ -163,7 +172,7 @@ pub(crate) fn train<H: Head>(
         shape,
     };
     let plan = Plan {
-        fingerprint: recipe.fingerprint(&file.display().to_string()),
+        fingerprint: recipe.fingerprint(&format!("{}{init}", file.display())),
         work: &recipe.work,
         optimizer: &recipe.optimizer,
         stop: &recipe.stop,

@@ -7,10 +7,16 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::trunk::HeadFields;
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
 
 /// Temperatures of the confidences, beside config.json.
 const CALIBRATION: &str = "calibration.json";
+
+/// The option of methods that rate their drafts.
+pub(crate) const CALIBRATION_OPTION: (&str, &str) = (
+    "calibration",
+    "on: confidences are scaled by the drafter's calibration.json, if it has one; or off",
+);
 
 /// How the token before a slot corrects its logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -76,7 +82,7 @@ impl HeadConfig {
 
 /// Whether confidences are scaled by the drafter's own temperatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Calibration {
+enum Calibration {
     On,
     Off,
 }
@@ -94,11 +100,10 @@ impl FromStr for Calibration {
 }
 
 /// `gamma` temperatures of calibration.json (`{"temperatures": [..]}`), 1 where it is missing or off.
-pub(super) fn temperatures(
-    source: &Source,
-    calibration: Calibration,
-    gamma: usize,
-) -> Result<Vec<f32>> {
+pub(crate) fn temperatures(source: &Source, options: &Options, gamma: usize) -> Result<Vec<f32>> {
+    let calibration = options
+        .get(CALIBRATION_OPTION.0, "on or off")?
+        .unwrap_or(Calibration::On);
     if calibration == Calibration::Off || !source.exists(CALIBRATION) {
         return Ok(vec![1.0; gamma]);
     }
@@ -121,7 +126,7 @@ pub(super) fn temperatures(
 }
 
 /// A drafter without confidences has nothing to calibrate.
-pub(super) fn refuse_calibration(source: &Source) -> Result<()> {
+pub(crate) fn refuse_calibration(source: &Source) -> Result<()> {
     if !source.exists(CALIBRATION) {
         return Ok(());
     }

@@ -180,8 +180,8 @@ impl Net {
 fn attention_dims(config: &Eagle3Config, weights: &Weights, layer: &str) -> Result<AttentionDims> {
     let name = format!("{layer}self_attn.q_proj.weight");
     let rows = match weights.shape(&name) {
-        Some(shape) => shape[0],
-        None => {
+        Some(&[rows, _]) => rows,
+        _ => {
             return Err(Error::Load(models::LoadError::MissingTensor {
                 file: weights.place().to_owned(),
                 tensor: name,

@@ -30,6 +30,8 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
 
 /// Draft steps of both modes in the tables of the compared papers.
 const DEPTH: usize = 7;
+/// Deeper drafts are of no use, and every step has a row in the cache.
+const MAX_DEPTH: usize = 64;
 /// Width and size of the tree in the authors' code.
 const TOP_K: usize = 10;
 const TOTAL: usize = 60;
@@ -65,6 +67,10 @@ impl Drafting {
         };
         let mode: Option<String> = options.get("mode", "chain or tree")?;
         let steps = number("depth", DEPTH)?;
+        if steps > MAX_DEPTH {
+            let why = format!("must be at most {MAX_DEPTH}");
+            return Err(options.bad(&format!("depth={steps}"), &why));
+        }
         match mode.as_deref() {
             None | Some("chain") => {
                 for key in ["topk", "total"] {

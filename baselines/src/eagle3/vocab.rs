@@ -27,7 +27,10 @@ impl DraftVocab {
             })
         };
         let offsets = weights.take_integers("d2t", draft_vocab)?;
-        let ids: Vec<i64> = (0..).zip(&offsets).map(|(j, d)| j + d).collect();
+        let ids: Vec<i64> = (0i64..)
+            .zip(&offsets)
+            .map(|(j, d)| j.saturating_add(*d))
+            .collect();
         let rising = ids.windows(2).all(|w| w[0] < w[1]);
         if !rising || ids[0] < 0 || ids[draft_vocab - 1] >= vocab as i64 {
             let why = format!(

@@ -113,7 +113,7 @@ fn numbers(n: usize) -> Vec<String> {
 }
 
 fn by_slot(slots: &[SlotCoverage]) -> Plot {
-    let labels = ["draft position", "share of anchors"];
+    let labels = ["draft position", "share"];
     let mut plot = lines(
         "coverage",
         "What a slot holds",

@@ -67,7 +67,7 @@ fn a_published_value_stands_beside_ours_and_pairings_without_arms_are_left_out()
     assert_eq!(channels.rows[0], want);
     let training = sheet(&full.concat(), "training");
     assert_eq!(training.rows.len(), 2, "{:?}", training.rows);
-    assert!(training.rows[0][0].ends_with("jointly from DFlash's trunk, over DFlash"));
+    assert!(training.rows[0][0].ends_with("jointly from DFlash's trunk, over DFlash without them"));
     assert!(training.rows[1][0].starts_with("jointly from the start"));
 }
 
@@ -170,4 +170,25 @@ fn coverage_is_told_by_position_with_the_published_gap() {
         "{}",
         coverage.notes[0]
     );
+}
+
+#[test]
+fn what_was_asked_for_and_gave_nothing_is_listed_with_its_reason() {
+    let mut records = arm("dflash", 2).to_vec();
+    let mut skipped = records[0].clone();
+    skipped.cell.method = "dspark".into();
+    skipped.prompt = None;
+    skipped.outcome = Outcome::Skipped {
+        why: "no drafter".into(),
+    };
+    assert!(
+        crate::study(&records, &[], "toy")
+            .sheets
+            .iter()
+            .all(|s| s.id != "missing")
+    );
+    records.push(skipped);
+    let study = crate::study(&records, &[], "toy");
+    let missing = study.sheets.iter().find(|s| s.id == "missing").unwrap();
+    assert_eq!(missing.rows, [["dspark", "no drafter"]]);
 }
