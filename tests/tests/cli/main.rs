@@ -285,6 +285,7 @@ fn arms_of_one_method_are_told_apart_by_their_options() {
         ("dflash:max_draft=0", "max_draft=0"),
         ("dflash:max_draft=99", "max_draft"),
         ("dflash:schedule=never", "schedule=never"),
+        ("dflash:schedule=adaptive", "gives no confidences"),
     ] {
         let args = args(option).replace("--out out", "--out other");
         desk.refuses_in_a_line(&args.split(' ').collect::<Vec<_>>(), &[want]);
@@ -300,7 +301,7 @@ fn a_schedule_that_needs_the_cost_of_a_step_has_it_profiled_and_stored() {
         "--concurrency",
         "2",
         "--methods",
-        "dflash:schedule=adaptive",
+        "dspark:schedule=adaptive",
     ];
     let output = desk.run(&short(&more));
     let (out, err) = (text(&output.stdout), text(&output.stderr));
