@@ -7,9 +7,10 @@ use serde::Deserialize;
 use crate::cli::RunArgs;
 
 /// Adding a preset is adding a line here and the file it names.
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 3] = [
     ("quick", include_str!("../presets/quick.toml")),
     ("ablation", include_str!("../presets/ablation.toml")),
+    ("schedules", include_str!("../presets/schedules.toml")),
 ];
 
 /// What to run, as spelled in a file and on the command line; nothing is looked up yet.

@@ -87,7 +87,7 @@ pub(crate) struct CostTable {
 impl CostTable {
     /// What a scheduler reads.
     pub(crate) fn step_cost(&self) -> StepCost {
-        StepCost::new(self.points.iter().map(|p| (p.0, p.1 as f64)).collect())
+        StepCost::new(convex_below(&self.points))
     }
 }
 
@@ -143,6 +143,33 @@ pub(crate) fn profile(
     })
 }
 
+/// The largest convex function below measured points, at every number of rows between the first and the last. On it the
+/// expected tokens a second rise once and fall once, so that a search with an early stop ends at the best place;
+/// noise and steps in the measured times would end it at the first draft.
+fn convex_below(points: &[(usize, u64)]) -> Vec<(usize, f64)> {
+    let mut hull: Vec<(f64, f64)> = Vec::new();
+    for (rows, ns) in points {
+        let new = (*rows as f64, *ns as f64);
+        while let [.., a, b] = hull.as_slice() {
+            let is_above = (b.1 - a.1) * (new.0 - a.0) >= (new.1 - a.1) * (b.0 - a.0);
+            if !is_above {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(new);
+    }
+    let mut out = Vec::new();
+    for pair in hull.windows(2) {
+        let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
+        out.extend(
+            (x0 as usize..x1 as usize).map(|x| (x, y0 + (x as f64 - x0) * (y1 - y0) / (x1 - x0))),
+        );
+    }
+    out.extend(hull.last().map(|last| (last.0 as usize, last.1)));
+    out
+}
+
 /// One verify pass of `rows` rows over `n_slots` sequences, rolled back; nanoseconds of the forward alone.
 fn pass(target: &mut dyn Target, rows: usize, n_slots: usize, context: &[u32]) -> Result<u64> {
     let tokens: Vec<u32> = context.iter().copied().cycle().take(rows).collect();
@@ -187,6 +214,27 @@ mod tests {
     use decode::toy::ToyTarget;
 
     use super::*;
+
+    #[test]
+    fn costs_are_convex_and_never_above_what_was_measured() {
+        let measured = [(1, 10), (2, 30), (4, 20), (6, 90), (8, 60)];
+        let smooth = convex_below(&measured);
+        let want = [
+            10.0,
+            13.0 + 1.0 / 3.0,
+            16.0 + 2.0 / 3.0,
+            20.0,
+            30.0,
+            40.0,
+            50.0,
+            60.0,
+        ];
+        assert_eq!(smooth.len(), 8);
+        for ((rows, ns), (want_rows, want)) in smooth.iter().zip((1..).zip(want)) {
+            assert!(*rows == want_rows && (ns - want).abs() < 1e-9, "{smooth:?}");
+        }
+        assert_eq!(convex_below(&[(3, 5)]), [(3, 5.0)]);
+    }
 
     #[test]
     fn a_schedule_is_read_as_it_is_spelled() {

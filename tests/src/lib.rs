@@ -220,6 +220,63 @@ pub mod golden {
         config
     }
 
+    /// The DFlash drafter's trunk with DSpark's vanilla Markov head of rank 4 and its confidence head.
+    pub fn dspark_weights() -> BTreeMap<String, Tensor> {
+        let mut shapes = dflash_shapes();
+        for (name, shape) in [
+            ("markov_head.markov_w1.weight", vec![V, 4]),
+            ("markov_head.markov_w2.weight", vec![V, 4]),
+            ("confidence_head.proj.weight", vec![1, H + 4]),
+            ("confidence_head.proj.bias", vec![1]),
+        ] {
+            shapes.insert(name.into(), shape);
+        }
+        hash_weights(&shapes, 3000)
+    }
+
+    /// The DSpark drafter's config.json: shifted slots, keys beside each other.
+    pub fn dspark_config() -> serde_json::Value {
+        let mut config = dflash_config();
+        let own = serde_json::json!({
+            "architectures": ["Qwen3DSparkModel"], "dflash_config": null, "mask_token_id": MASK,
+            "target_layer_ids": [1, 3], "markov_rank": 4, "markov_head_type": "vanilla",
+            "enable_confidence_head": true, "confidence_head_with_markov": true,
+        });
+        for (key, value) in own.as_object().into_iter().flatten() {
+            config[key] = value.clone();
+        }
+        config
+    }
+
+    /// The DFlash drafter's trunk with a corrector of widths 5, 3 and 6 (layout L1).
+    pub fn dcoco_weights() -> BTreeMap<String, Tensor> {
+        let (c, p, u) = (5, 3, 6);
+        let mut head = Shapes::new();
+        for (name, shape) in [
+            ("candidate", [c, 2 * H]),
+            ("pair", [p, 2 * H]),
+            ("mlp.0", [u, 3 * c + p + 2]),
+            ("mlp.2", [1, u]),
+        ] {
+            head.insert(format!("corrector.{name}.weight"), shape.to_vec());
+            head.insert(format!("corrector.{name}.bias"), vec![shape[0]]);
+        }
+        let mut weights = hash_weights(&dflash_shapes(), 2000);
+        weights.extend(hash_weights(&head, 4000));
+        weights
+    }
+
+    /// The shifted DCOCO drafter's config.json, 6 candidates a slot.
+    pub fn dcoco_config() -> serde_json::Value {
+        let mut config = dflash_config();
+        config["dflash_config"] = serde_json::json!({
+            "mask_token_id": MASK, "target_layer_ids": [1, 3], "shift_label": true, "projector_type": "dcoco",
+            "corrector_candidates": 6, "corrector_candidate_width": 5, "corrector_pair_width": 3,
+            "corrector_hidden_width": 6, "corrector_channels": "all", "enable_confidence_head": false,
+        });
+        config
+    }
+
     /// The target with `slots` slots of 128 positions.
     ///
     /// # Panics

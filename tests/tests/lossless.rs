@@ -183,6 +183,24 @@ fn domino(slots: usize, alignment: Alignment, arm: &str) -> Box<dyn Drafter> {
     of_arm(slots, &value, &golden::domino_weights(), arm)
 }
 
+fn dspark(slots: usize) -> Box<dyn Drafter> {
+    of_arm(
+        slots,
+        &golden::dspark_config(),
+        &golden::dspark_weights(),
+        "dspark",
+    )
+}
+
+fn dcoco(slots: usize, arm: &str) -> Box<dyn Drafter> {
+    of_arm(
+        slots,
+        &golden::dcoco_config(),
+        &golden::dcoco_weights(),
+        arm,
+    )
+}
+
 /// The drafter that `arm` asks for, from files.
 fn of_arm(
     slots: usize,
@@ -229,6 +247,9 @@ fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
             "domino, sampled drafts",
             domino(slots, Alignment::Shifted, "domino:draft=sampled"),
         ),
+        ("dspark", dspark(slots)),
+        ("dcoco, walk", dcoco(slots, "dcoco")),
+        ("dcoco, lattice", dcoco(slots, "dcoco:proposal=lattice")),
     ]
 }
 
@@ -284,6 +305,8 @@ fn greedy_text_is_vanillas_for_every_method_family_and_concurrency() {
     for family in families() {
         let alone = &settings(1, Sampling::Greedy);
         let want = run(&mut family.decoder(1), &mut Vanilla, prompts(24), alone);
+        // Rounds of each drafter that has one slot.
+        let mut rounds_alone = BTreeMap::new();
         for slots in [1, 2, 8, 32] {
             for (name, mut drafter) in drafters(slots) {
                 let together = settings(slots, Sampling::Greedy);
@@ -299,6 +322,9 @@ fn greedy_text_is_vanillas_for_every_method_family_and_concurrency() {
                     "{}, {name}, {slots} slots",
                     family.name
                 );
+                let rounds: Vec<_> = got.into_iter().map(|g| g.rounds).collect();
+                let known = rounds_alone.entry(name).or_insert_with(|| rounds.clone());
+                assert_eq!(*known, rounds, "{}, {name}, {slots} slots", family.name);
             }
         }
     }

@@ -424,7 +424,11 @@ fn calibration(pools: &Pools) -> Sheet {
         "How far confidences can be believed",
         &header,
     );
-    let whole = |k: &ArmKey| k.concurrency == 1 && !k.method.contains(":schedule=");
+    // Other options change what is drafted, not what a confidence says.
+    let whole = |k: &ArmKey| {
+        let option = k.method.split_once(':').map(|(_, option)| option);
+        k.concurrency == 1 && option.is_none_or(|o| o.starts_with("calibration="))
+    };
     for (key, pool) in pools.iter().filter(|(k, _)| whole(k)) {
         for (slot, got) in Calibration::by_slot(&pool.rated()).iter().enumerate() {
             let Some(got) = got else { continue };
