@@ -238,12 +238,12 @@ pub mod golden {
     pub fn dspark_config() -> serde_json::Value {
         let mut config = dflash_config();
         let own = serde_json::json!({
-            "architectures": ["Qwen3DSparkModel"], "dflash_config": null, "mask_token_id": MASK,
-            "target_layer_ids": [1, 3], "markov_rank": 4, "markov_head_type": "vanilla",
+            "architectures": ["Qwen3DSparkModel"], "mask_token_id": MASK, "target_layer_ids": [1, 3], "markov_rank": 4, "markov_head_type": "vanilla",
             "enable_confidence_head": true, "confidence_head_with_markov": true,
         });
-        for (key, value) in own.as_object().into_iter().flatten() {
-            config[key] = value.clone();
+        if let (Some(config), Some(own)) = (config.as_object_mut(), own.as_object()) {
+            config.remove("dflash_config");
+            config.extend(own.clone());
         }
         config
     }

@@ -1,6 +1,5 @@
 //! Rules about the source that the compiler does not check. The tables below are those of ARCHITECTURE.md.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 

@@ -145,7 +145,7 @@ impl Eagle3Job<'_> {
         packs.map(|(domain, pack)| {
             let one = |text: &std::ops::Range<usize>| Pack {
                 ids: pack.ids[text.clone()].to_vec(),
-                texts: vec![0..text.len()],
+                texts: std::iter::once(0..text.len()).collect(),
                 labels: pack.labels[text.clone()].to_vec(),
                 weights: pack.weights[text.clone()].to_vec(),
             };

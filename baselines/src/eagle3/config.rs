@@ -244,7 +244,7 @@ impl Eagle3Config {
                 "draft_vocab_size {} must lie between 1 and vocab_size {}",
                 self.draft_vocab, self.vocab
             )
-        } else if self.n_kv_heads == 0 || self.n_heads % self.n_kv_heads != 0 {
+        } else if self.n_kv_heads == 0 || !self.n_heads.is_multiple_of(self.n_kv_heads) {
             format!(
                 "num_key_value_heads {} must divide num_attention_heads {}",
                 self.n_kv_heads, self.n_heads

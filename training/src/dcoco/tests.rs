@@ -492,7 +492,9 @@ fn a_saved_drafter_drafts_the_same_in_the_method_that_runs_it() -> Result<()> {
             options: &baselines::Options::default(),
         })
         .expect("the saved folder is complete");
-        let (_, taps) = trained.target.states(&SEQUENCE[..7], &[0..7], &[1, 3])?;
+        let prompt = 0..7;
+        let texts = std::slice::from_ref(&prompt);
+        let (_, taps) = trained.target.states(&SEQUENCE[..7], texts, &[1, 3])?;
         let prompt = decode::Committed {
             slot: decode::Slot(0),
             position: 0,

@@ -164,10 +164,7 @@ mod tests {
         ];
         let mut rows = Vec::new();
         for (query, keys) in seen.iter().enumerate() {
-            let keys = Tensor::new(
-                keys.iter().map(|k: &u32| *k).collect::<Vec<_>>(),
-                v[0].device(),
-            )?;
+            let keys = Tensor::new(keys.to_vec(), v[0].device())?;
             let mut heads = Vec::new();
             for head in 0..SHAPE.heads {
                 let column = |x: &Tensor, h: usize| {
