@@ -17,6 +17,17 @@ use crate::coverage::{self, CoverageRecord, SlotCoverage};
 const SIZE: (u32, u32) = (900, 520);
 const FONT: &str = "sans-serif";
 
+/// Okabe and Ito's colours, which readers of every colour vision tell apart.
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(60, 60, 60),
+];
+
 /// A plot could not be drawn or written.
 #[derive(Debug, thiserror::Error)]
 #[error("plot {id}: {why}")]
@@ -84,11 +95,12 @@ pub(crate) fn plots(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Plot> {
         Some(cost(pools)),
         Some(throughput(pools)),
     ];
-    let has_values = |plot: &Plot| {
-        let mut values = plot.series.iter().flat_map(|s| &s.values);
-        values.any(Option::is_some)
-    };
-    all.into_iter().flatten().filter(has_values).collect()
+    let mut plots: Vec<Plot> = all.into_iter().flatten().collect();
+    for plot in &mut plots {
+        plot.series.retain(|s| s.values.iter().any(Option::is_some));
+    }
+    plots.retain(|plot| !plot.series.is_empty());
+    plots
 }
 
 fn lines(
@@ -203,7 +215,7 @@ fn cost(pools: &Pools) -> Plot {
         .iter()
         .map(|(c, method, _)| format!("{method} x{c}"))
         .collect();
-    let labels = ["arm and sequences", "microseconds a round of one sequence"];
+    let labels = ["arm and sequences", "milliseconds a round of one sequence"];
     let mut plot = lines("cost", "Time of a round by part", labels, places);
     plot.style = PlotStyle::Stack;
     for (part, name) in ["trunk", "head", "verify", "hand-over", "rest"]
@@ -211,7 +223,7 @@ fn cost(pools: &Pools) -> Plot {
         .enumerate()
     {
         let value = |pool: &Pool| Share {
-            value: CostParts::of(pool).each()[part],
+            value: CostParts::of(pool).each()[part] / 1000.0,
             interval: None,
         };
         let values = its.iter().map(|(_, _, pool)| Some(value(pool))).collect();
@@ -299,6 +311,7 @@ impl Plot {
             .build_cartesian_2d(x, low..high)?;
         let mut mesh = chart.configure_mesh();
         mesh.disable_x_mesh()
+            .max_light_lines(0)
             .x_desc(self.x_label)
             .y_desc(self.y_label)
             .x_labels(n)
@@ -311,7 +324,7 @@ impl Plot {
         mesh.draw()?;
         let mut below = vec![0.0; n];
         for (idx, series) in self.series.iter().enumerate() {
-            let color = Palette99::pick(idx).mix(1.0);
+            let color = COLORS[idx % COLORS.len()].mix(1.0);
             let at = |i: usize| series.values.get(i).copied().flatten();
             let points: Vec<(f64, Share)> =
                 (0..n).filter_map(|i| Some((i as f64, at(i)?))).collect();
@@ -372,7 +385,9 @@ impl Plot {
                 top = top.max(own);
             }
         }
-        (0.0, if top > 0.0 { top * 1.25 } else { 1.0 })
+        // A line of the legend is about 18 of the 420 pixels that the axis is high.
+        let free = 1.0 - (self.series.len() as f64 * 18.0 + 16.0) / 420.0;
+        (0.0, if top > 0.0 { top / free.max(0.5) } else { 1.0 })
     }
 }
 
@@ -469,7 +484,8 @@ mod tests {
 
     #[test]
     fn the_axis_holds_intervals_and_stacks() {
-        assert_eq!(plot(PlotStyle::Lines).range(), (0.0, 3.6 * 1.25));
-        assert_eq!(plot(PlotStyle::Stack).range(), (0.0, 6.5 * 1.25));
+        let free = 1.0 - 52.0 / 420.0;
+        assert_eq!(plot(PlotStyle::Lines).range(), (0.0, 3.6 / free));
+        assert_eq!(plot(PlotStyle::Stack).range(), (0.0, 6.5 / free));
     }
 }
