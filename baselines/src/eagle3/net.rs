@@ -189,7 +189,7 @@ fn attention_dims(config: &Eagle3Config, weights: &Weights, layer: &str) -> Resu
         }
     };
     let (n_heads, head_dim) = (config.n_heads, rows / config.n_heads);
-    if rows % n_heads != 0 || head_dim % 2 != 0 || head_dim == 0 {
+    if !rows.is_multiple_of(n_heads) || head_dim % 2 != 0 || head_dim == 0 {
         return Err(Error::Config {
             file: weights.place().to_owned(),
             why: format!(
