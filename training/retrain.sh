@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains everything in assets/tiny again, in the order in which one needs the other. A killed run goes on from its last
+# Trains everything in assets/tiny and runs/study again, in the order in which one needs the other. A killed run goes on from its last
 # checkpoint when this is started again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
