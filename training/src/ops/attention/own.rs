@@ -155,7 +155,7 @@ mod tests {
 
     /// One query and head at a time, from the list of rows it sees.
     fn slow(v: &[Tensor]) -> Result<Tensor> {
-        let seen = [
+        let seen: [Vec<u32>; 5] = [
             vec![0, 1, 7, 12],
             vec![0, 1, 2, 8, 13],
             vec![0, 1, 2, 3, 9, 14],
