@@ -11,7 +11,7 @@ use reports::{
 };
 
 use crate::measure::{Times, stopwatch};
-use crate::schedule::Schedule;
+use crate::schedule::{CostTable, Schedule};
 
 /// Tokens of a warm-up answer.
 const WARM_UP_TOKENS: usize = 16;
@@ -60,8 +60,8 @@ pub(crate) struct Job<'a> {
     pub(crate) seed: u64,
     /// What records hold.
     pub(crate) tokens: Tokens,
-    /// What a scheduler is told of the engine.
-    pub(crate) cost: &'a StepCost,
+    /// What schedulers are told of the engine; nothing if none asks.
+    pub(crate) cost: Option<&'a CostTable>,
 }
 
 /// Takes records as they come.
@@ -174,6 +174,13 @@ impl Bench<'_> {
         Ok(())
     }
 
+    fn step_cost(&self, arm: &Arm) -> StepCost {
+        match self.job.cost.filter(|_| arm.schedule.needs_cost()) {
+            Some(table) => table.step_cost(&arm.method, self.job.cell.sampling),
+            None => StepCost::flat(),
+        }
+    }
+
     fn decode(&mut self, arm: &mut Arm, asks: &[Ask], max_new: usize) -> decode::Result<Answers> {
         let requests = asks
             .iter()
@@ -187,7 +194,7 @@ impl Bench<'_> {
             slots: self.job.cell.concurrency as usize,
             sampling: sampling(self.job.cell.sampling),
             seed: self.job.seed,
-            cost: self.job.cost.clone(),
+            cost: self.step_cost(arm),
         };
         let mut watch = stopwatch();
         let mut scheduler = arm.schedule.scheduler();

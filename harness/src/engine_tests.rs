@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use decode::toy::{Oracle, ToyTarget, Wrong};
-use decode::{
-    Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, StepCost, TokenIo,
-};
+use decode::{Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, TokenIo};
 use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
 
 use crate::engine::{Arm, Ask, Job, Sink, Tokens, measure};
@@ -136,7 +134,7 @@ fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
         max_new: 13,
         seed: 1,
         tokens: Tokens::Kept,
-        cost: &StepCost::flat(),
+        cost: None,
     };
     let mut kept = Kept::default();
     let mut arms: Vec<&mut Arm> = arms.iter_mut().collect();

@@ -49,15 +49,19 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     let max_new = args.max_new as usize;
     let capacity = stage::check_one(&target, prompt.len(), max_new, 1)?;
     let (mut decoder, arms) = stage::load(&target, &[1], capacity)?;
-    let Some((_, Arm { mut drafter, .. })) = arms.into_iter().next() else {
+    let Some((_, mut ready)) = arms.into_iter().next() else {
         bail!("method {} was not loaded", arm.key());
     };
-    let round = drafter.max_draft() + 1;
+    let round = ready.drafter.max_draft() + 1;
     stage::check_one(&target, prompt.len(), max_new, round)?;
-    let cost = match arm.schedule.needs_cost() {
-        true => schedule::profile(&args.target, &mut decoder, 1, &prompt, round)?.step_cost(),
-        false => StepCost::flat(),
-    };
+    let mut cost = StepCost::flat();
+    if arm.schedule.needs_cost() {
+        let mut table = schedule::profile(&args.target, &mut decoder, 1, &prompt, round)?;
+        let rest = schedule::drafting(&mut decoder, &mut ready, &[&prompt], (key, max_new))?;
+        table.drafting.push(rest);
+        cost = table.step_cost(arm.key(), key);
+    }
+    let Arm { mut drafter, .. } = ready;
     target
         .mixed()
         .iter()

@@ -3,7 +3,6 @@
 use std::io;
 
 use anyhow::Result;
-use decode::StepCost;
 use indicatif::{ProgressBar, ProgressStyle};
 use reports::{Cell, Layout, Outcome, Record, SCHEMA};
 use serde::Serialize;
@@ -15,7 +14,7 @@ use crate::equality::Ledger;
 use crate::folder::{self, RunFolder};
 use crate::machine::{self, Machine};
 use crate::output::{Ending, Verdict, say};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, Setting};
 use crate::preset::Report;
 use crate::schedule::{self, CostTable};
 use crate::stage::{self, Stage};
@@ -89,25 +88,34 @@ fn check_targets(plan: &Plan) -> Result<Option<Stage>> {
 fn step_costs(plan: &Plan, target: &TargetPlan, stage: &mut Stage) -> Result<Vec<CostTable>> {
     let mut tables: Vec<CostTable> = Vec::new();
     for group in &plan.groups {
-        let asks =
-            |a: &usize| plan.arms[*a].schedule.needs_cost() && target.drafters[*a].is_ready();
-        let concurrency = group.setting.concurrency;
-        let known = tables.iter().any(|t| t.concurrency == concurrency);
-        if known || !group.arms.iter().any(asks) {
-            continue;
-        }
-        let prompts = stage.asks(group.suite, group.setting, 1);
-        let Some(prompt) = prompts.get(prompts.len() / 2) else {
-            continue;
-        };
-        let most = stage.arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
-        tables.push(schedule::profile(
-            target.spec.id,
-            &mut stage.target,
+        let Setting {
+            sampling,
             concurrency,
-            &prompt.tokens,
-            most.unwrap_or(1),
-        )?);
+            ..
+        } = group.setting;
+        let asks = stage.asks(group.suite, group.setting, 1);
+        let prompts: Vec<&[u32]> = asks.iter().map(|ask| ask.tokens.as_slice()).collect();
+        let most = stage.arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
+        let its = stage.arms.iter_mut().filter(|a| group.arms.contains(&a.0));
+        for (_, arm) in its.filter(|a| a.1.schedule.needs_cost()) {
+            let known = tables.iter().position(|t| t.concurrency == concurrency);
+            let at = match (known, prompts.get(prompts.len() / 2)) {
+                (Some(at), _) => at,
+                (None, None) => continue,
+                (None, Some(prompt)) => {
+                    let (id, most) = (target.spec.id, most.unwrap_or(1));
+                    let engine = &mut stage.target;
+                    tables.push(schedule::profile(id, engine, concurrency, prompt, most)?);
+                    tables.len() - 1
+                }
+            };
+            if tables[at].drafting_of(&arm.method, sampling).is_none() {
+                let together = &prompts[..prompts.len().min(concurrency as usize)];
+                let settings = (sampling, plan.limits.max_new);
+                let rest = schedule::drafting(&mut stage.target, arm, together, settings)?;
+                tables[at].drafting.push(rest);
+            }
+        }
     }
     Ok(tables)
 }
@@ -135,10 +143,9 @@ fn measure_target(
             cell.target, cell.sampling, cell.thinking, cell.concurrency
         ));
         let known = costs.iter().find(|c| c.concurrency == setting.concurrency);
-        let cost = known.map_or_else(StepCost::flat, CostTable::step_cost);
         let job = Job {
             run: &plan.run,
-            cost: &cost,
+            cost: known,
             cell,
             asks: &asks,
             max_new: plan.limits.max_new,
@@ -314,7 +321,7 @@ struct RunInfo {
     complete: bool,
     asked: Asked,
     machine: Machine,
-    /// What verify passes cost, measured at start where a scheduler asks for it.
+    /// What steps cost, measured at start where a scheduler asks for it.
     step_costs: Vec<CostTable>,
 }
 

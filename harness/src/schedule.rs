@@ -7,9 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use decode::{
-    Adaptive, Feed, Keep, LaggedCapacity, Scheduler, Slot, StepCost, Target, Threshold, VerifyAll,
+    Adaptive, Feed, Keep, LaggedCapacity, Parts, Request, Scheduler, Settings, Slot, StepCost,
+    Target, Threshold, VerifyAll,
 };
+use reports::SamplingKey;
 use serde::Serialize;
+
+use crate::engine::{Arm, sampling};
+use crate::measure::stopwatch;
 
 /// Spelled `all`, `threshold-P`, `adaptive` or `capacity-N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -71,7 +76,10 @@ impl FromStr for Schedule {
 /// Times a pass is run; the median counts.
 const REPEATS: usize = 5;
 
-/// What verify passes cost on this engine with so many sequences, as stored in `run.json`.
+/// Tokens an answer, where the rest of a step is measured.
+const DRAFTING_TOKENS: usize = 32;
+
+/// What steps cost on this engine with so many sequences, as stored in `run.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct CostTable {
     /// Id of the target.
@@ -80,15 +88,89 @@ pub(crate) struct CostTable {
     pub(crate) concurrency: u32,
     /// Tokens that each sequence has in the cache.
     pub(crate) context: usize,
-    /// `(rows, nanoseconds)`, rows rising.
+    /// Verify passes, `(rows, nanoseconds)`, rows rising.
     pub(crate) points: Vec<(usize, u64)>,
+    /// The rest of a step, for every arm whose scheduler asks.
+    pub(crate) drafting: Vec<DraftingCost>,
+}
+
+/// What a step of all sequences spends outside its verify pass: trunk, head, schedule, acceptance and hand-over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DraftingCost {
+    /// Spelling of the arm.
+    pub(crate) arm: String,
+    /// How it draws.
+    pub(crate) sampling: SamplingKey,
+    /// Nanoseconds a step.
+    pub(crate) ns: u64,
 }
 
 impl CostTable {
-    /// What a scheduler reads.
-    pub(crate) fn step_cost(&self) -> StepCost {
-        StepCost::new(convex_below(&self.points))
+    /// What the scheduler of an arm reads: whole steps.
+    pub(crate) fn step_cost(&self, arm: &str, sampling: SamplingKey) -> StepCost {
+        let drafting = self.drafting_of(arm, sampling).unwrap_or(0) as f64;
+        let passes = convex_below(&self.points).into_iter();
+        StepCost::new(passes.map(|(rows, ns)| (rows, ns + drafting)).collect())
     }
+
+    /// Nanoseconds of a step outside its verify pass, if they were measured.
+    pub(crate) fn drafting_of(&self, arm: &str, sampling: SamplingKey) -> Option<u64> {
+        let its = |d: &&DraftingCost| d.arm == arm && d.sampling == sampling;
+        self.drafting.iter().find(its).map(|d| d.ns)
+    }
+}
+
+/// Lets an arm answer the prompts together a few times with every draft verified, and takes the median of what its
+/// steps spend outside their verify passes. Answers have at most `max_new` tokens.
+///
+/// # Errors
+/// If target or drafter fail.
+pub(crate) fn drafting(
+    target: &mut dyn Target,
+    arm: &mut Arm,
+    prompts: &[&[u32]],
+    (key, max_new): (SamplingKey, usize),
+) -> Result<DraftingCost> {
+    let mut steps = Vec::with_capacity(REPEATS);
+    // One more than counted: the first warms up.
+    for repeat in 0..=REPEATS {
+        let requests = (0..).zip(prompts).map(|(id, prompt)| Request {
+            id,
+            prompt: prompt.to_vec(),
+            max_new: max_new.min(DRAFTING_TOKENS),
+        });
+        let settings = Settings {
+            slots: prompts.len(),
+            sampling: sampling(key),
+            seed: 0,
+            cost: StepCost::flat(),
+        };
+        let mut watch = stopwatch();
+        let parts = Parts {
+            target: &mut *target,
+            drafter: &mut *arm.drafter,
+            scheduler: &mut VerifyAll,
+            probe: &mut watch,
+        };
+        let done = decode::decode(parts, requests.collect(), &settings)?;
+        let mut spent = (0, 0);
+        for generation in &done {
+            let phases = watch.times(generation.id).phases;
+            spent.0 += phases.draft_ns + phases.head_ns + phases.schedule_ns;
+            spent.0 += phases.judge_ns + phases.commit_ns;
+            spent.1 += generation.rounds.len() as u64;
+        }
+        if repeat > 0 {
+            // Phases are shares of one sequence; a step serves all of them.
+            steps.push(spent.0 * prompts.len() as u64 / spent.1.max(1));
+        }
+    }
+    steps.sort_unstable();
+    Ok(DraftingCost {
+        arm: arm.method.clone(),
+        sampling: key,
+        ns: steps[REPEATS / 2],
+    })
 }
 
 /// Runs verify passes of rising size over an idle target and takes the median time of each.
@@ -140,6 +222,7 @@ pub(crate) fn profile(
         concurrency,
         context: context.len(),
         points,
+        drafting: Vec::new(),
     })
 }
 
@@ -234,6 +317,45 @@ mod tests {
             assert!(*rows == want_rows && (ns - want).abs() < 1e-9, "{smooth:?}");
         }
         assert_eq!(convex_below(&[(3, 5)]), [(3, 5.0)]);
+    }
+
+    #[test]
+    fn a_step_is_a_verify_pass_and_the_arms_own_drafting() {
+        let drafting = |arm: &str, sampling, ns| DraftingCost {
+            arm: arm.into(),
+            sampling,
+            ns,
+        };
+        let table = CostTable {
+            target: "toy".into(),
+            concurrency: 1,
+            context: 1,
+            points: vec![(1, 100), (2, 200)],
+            drafting: vec![
+                drafting("a", SamplingKey::Greedy, 300),
+                drafting("a", SamplingKey::Temperature(1000), 800),
+            ],
+        };
+        let ns = |arm, sampling| 1e9 / table.step_cost(arm, sampling).steps_per_sec(2);
+        assert!((ns("a", SamplingKey::Greedy) - 500.0).abs() < 1e-6);
+        assert!((ns("a", SamplingKey::Temperature(1000)) - 1000.0).abs() < 1e-6);
+        assert!((ns("b", SamplingKey::Greedy) - 200.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn drafting_is_timed_over_whole_answers_and_frees_the_target() {
+        let mut target = ToyTarget::new(11, 2, 64, &[]);
+        let mut arm = Arm {
+            method: "toy".into(),
+            drafter: Box::new(baselines::Vanilla),
+            schedule: Schedule::Adaptive,
+        };
+        let key = SamplingKey::Greedy;
+        let cost = drafting(&mut target, &mut arm, &[&[1, 2], &[3]], (key, 4)).unwrap();
+        assert!(cost.ns > 0 && cost.arm == "toy" && cost.sampling == key);
+        for slot in 0..2 {
+            assert!(target.cached(Slot(slot)).is_empty());
+        }
     }
 
     #[test]
