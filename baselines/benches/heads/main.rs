@@ -1,11 +1,12 @@
 //! What heads cost at the sizes of released drafters, with random weights. The arithmetic of each group is printed before
 //! its times. `cargo bench -p draftbench-baselines -- domino` runs one of them; `RAYON_NUM_THREADS` sets the number of
-//! threads. The largest group needs 2 GB.
+//! threads. The largest group needs 4 GB.
 
 mod candidates;
 mod dcoco;
 mod domino;
 mod dspark;
+mod round;
 
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ fn main() -> Result<()> {
     domino::bench(&mut criterion)?;
     dcoco::bench(&mut criterion)?;
     candidates::bench(&mut criterion)?;
+    round::bench(&mut criterion)?;
     criterion.final_summary();
     Ok(())
 }
