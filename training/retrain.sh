@@ -12,5 +12,5 @@ train dflash tiny-qwen3-dflash tiny-qwen3-dflash-15 tiny-qwen3-dflash-inplace ti
 train eagle3 tiny-qwen3-eagle3
 train dspark tiny-qwen3-dspark
 train domino tiny-qwen3-domino
-train dcoco tiny-qwen3-dcoco tiny-qwen3-dcoco-tuned tiny-qwen3-dcoco-no-pair tiny-qwen3-dcoco-no-candidate \
-    tiny-qwen3-dcoco-frozen
+train dcoco tiny-qwen3-dcoco tiny-qwen3-dcoco-15 tiny-qwen3-dcoco-no-pair tiny-qwen3-dcoco-no-candidate \
+    tiny-qwen3-dcoco-frozen tiny-qwen3-dcoco-light tiny-qwen3-dcoco-wide

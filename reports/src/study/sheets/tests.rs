@@ -52,7 +52,7 @@ fn a_published_value_stands_beside_ours_and_pairings_without_arms_are_left_out()
         arm("dflash", 2),
         arm("dcoco", 3),
         arm("dcoco:checkpoint=dcoco-no-pair", 2),
-        arm("dcoco:checkpoint=dcoco-tuned", 3),
+        arm("dcoco:checkpoint=dcoco-frozen", 2),
     ];
     let channels = sheet(&full.concat(), "channels");
     assert_eq!(channels.rows.len(), 1);
@@ -66,9 +66,9 @@ fn a_published_value_stands_beside_ours_and_pairings_without_arms_are_left_out()
     ];
     assert_eq!(channels.rows[0], want);
     let training = sheet(&full.concat(), "training");
-    assert_eq!(training.rows.len(), 2, "{:?}", training.rows);
-    assert!(training.rows[0][0].ends_with("jointly from DFlash's trunk, over DFlash without them"));
-    assert!(training.rows[1][0].starts_with("jointly from the start"));
+    assert_eq!(training.rows.len(), 3, "{:?}", training.rows);
+    assert!(training.rows[0][0].starts_with("corrector alone"));
+    assert!(training.rows[2][0].ends_with("over the frozen one"));
 }
 
 #[test]
