@@ -15,6 +15,18 @@ pub enum Error {
         /// Its loss.
         loss: f64,
     },
+    /// A run holds more memory than its recipe states.
+    #[error(
+        "step {step} took the process to {held} MiB, past report.peak_mib = {stated} of the recipe; a checkpoint was written, lower batch.micro_tokens or batch.blocks_per_chunk, or raise report.peak_mib"
+    )]
+    Memory {
+        /// The step.
+        step: u64,
+        /// MiB held at most.
+        held: u64,
+        /// MiB allowed.
+        stated: u64,
+    },
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

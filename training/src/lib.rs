@@ -19,6 +19,7 @@ mod files;
 mod layer;
 mod lm;
 mod log;
+mod memory;
 mod moe;
 mod ops;
 mod optim;

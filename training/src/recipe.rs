@@ -55,10 +55,14 @@ pub struct ReportConfig {
     pub checkpoint_minutes: f64,
     /// Steps between two measurements of the held-out loss.
     pub held_out_every_steps: u64,
+    /// MiB that the process must not pass; a run that does ends with an error behind its checkpoint. Read where the
+    /// system tells it (Linux).
+    #[serde(default)]
+    pub peak_mib: Option<u64>,
 }
 
 impl ReportConfig {
-    pub(crate) fn checks(&self) -> [Check; 2] {
+    pub(crate) fn checks(&self) -> [Check; 3] {
         [
             (
                 "report.checkpoint_minutes",
@@ -70,6 +74,7 @@ impl ReportConfig {
                 self.held_out_every_steps > 0,
                 ABOVE_0,
             ),
+            ("report.peak_mib", self.peak_mib != Some(0), ABOVE_0),
         ]
     }
 }

@@ -4,6 +4,7 @@ use crate::checkpoint::{self, RunState};
 use crate::data::Cursor;
 use crate::error::{Error, Result};
 use crate::log::Log;
+use crate::memory::peak_mib;
 use crate::optim::{AdamW, Gradients, OptimizerConfig};
 use crate::params::Params;
 use crate::progress::{Progress, StepReport};
@@ -85,14 +86,29 @@ pub(crate) fn run(plan: &Plan<'_>, job: &mut dyn Job, progress: &mut dyn Progres
         log.step(&report, &held_out)?;
         progress.step(&report);
         let waited = last_checkpoint.elapsed().as_secs_f64();
-        if waited >= 60.0 * plan.report.checkpoint_minutes || report.progress >= 1.0 {
+        let excess = excess(plan, state.step);
+        let due = waited >= 60.0 * plan.report.checkpoint_minutes;
+        if due || report.progress >= 1.0 || excess.is_some() {
             checkpoint::save(&path, job.params(), &optimizer, &state)?;
             progress.note(&format!("checkpoint at step {}", state.step));
             job.export(progress)?;
             last_checkpoint = Instant::now();
         }
+        if let Some(excess) = excess {
+            return Err(excess);
+        }
+    }
+    if let Some(held) = peak_mib() {
+        progress.note(&format!("peak memory {held} MiB"));
     }
     Ok(())
+}
+
+/// The error of a run that holds more than its recipe states.
+fn excess(plan: &Plan<'_>, step: u64) -> Option<Error> {
+    let stated = plan.report.peak_mib?;
+    let held = peak_mib().filter(|held| *held > stated)?;
+    Some(Error::Memory { step, held, stated })
 }
 
 /// One optimiser step.

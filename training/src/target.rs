@@ -253,6 +253,7 @@ mod tests {
             },
             report: ReportConfig {
                 checkpoint_minutes: 1e9,
+                peak_mib: None,
                 held_out_every_steps: 4,
             },
         }

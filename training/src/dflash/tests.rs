@@ -462,6 +462,20 @@ fn answers_are_the_targets_own_and_are_asked_for_once() -> Result<()> {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_run_past_the_memory_its_recipe_states_ends_behind_a_checkpoint() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = tiny_recipe(folder.path())?;
+    recipe.report.checkpoint_minutes = 1e9;
+    recipe.report.peak_mib = Some(1);
+    let error = train_dflash(&recipe, &mut Silent).unwrap_err();
+    assert!(error.to_string().contains("report.peak_mib = 1"), "{error}");
+    assert!(recipe.work.join("checkpoint.safetensors").is_file());
+    recipe.report.peak_mib = Some(1 << 20);
+    train_dflash(&recipe, &mut Silent)
+}
+
+#[test]
 fn a_resumed_drafter_run_draws_the_same_anchors() -> Result<()> {
     let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let uncut = tiny_recipe(whole.path())?;
