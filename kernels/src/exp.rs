@@ -1,11 +1,11 @@
-//! `exp` in a form that the compiler turns into vector instructions.
+//! The exponential in a form that the compiler turns into vector instructions.
 
 /// `e^x` in f32, to 3e-7 of its value for `-87 <= x <= 88`; smaller inputs give about 1e-38, larger ones are cut.
 ///
 /// `x = n ln 2 + r`, a polynomial in `r`, and a scale of `2^n` through the exponent bits. Adding and subtracting
 /// 1.5 * 2^23 rounds to the nearest integer without a call.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     const LN2_HI: f32 = 0.693_359_4;
     const LN2_LO: f32 = -2.121_944_4e-4;

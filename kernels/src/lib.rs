@@ -27,6 +27,7 @@ mod testing;
 mod tile;
 
 pub use attend::{Visible, attend};
+pub use exp::exp;
 pub use linear::linear;
 pub use log_sum_exp::log_sum_exp_rows;
 pub use pairs::{PairNet, PairWeights, pair_scores};

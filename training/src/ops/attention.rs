@@ -2,7 +2,7 @@
 
 mod own;
 
-use super::exp::{dot, softmax_in_place};
+use super::rows::{dot, softmax_in_place};
 use super::view::{slice, view};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};

@@ -1,8 +1,9 @@
 //! Weighted cross-entropy straight from logits.
 
-use super::exp::{exp, max, sum};
+use super::rows::{max, sum};
 use super::view::slice;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use kernels::exp;
 use std::sync::Mutex;
 
 /// `sum over rows of weight * -log softmax(logits)[label]`, as a scalar.

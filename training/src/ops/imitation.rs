@@ -1,8 +1,9 @@
 //! How far a draft law is from the label and from the target's law, straight from logits.
 
-use super::exp::{exp, max, softmax_in_place, sum};
+use super::rows::{max, softmax_in_place, sum};
 use super::view::{slice, view};
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use kernels::exp;
 use std::sync::{Arc, Mutex};
 
 /// What the two parts of a row's loss are multiplied by.

@@ -1,8 +1,9 @@
 //! Log-probabilities of a few tokens a row, straight from logits.
 
-use super::exp::{exp, max, softmax_in_place, sum};
+use super::rows::{max, softmax_in_place, sum};
 use super::view::{slice, view};
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use kernels::exp;
 
 /// `log softmax(logits)` at the given columns: `logits` `[N, V]` contiguous, `ids` `[N * M]` -> `[N, M]`.
 ///

@@ -6,12 +6,12 @@
 
 mod attention;
 mod cross_entropy;
-mod exp;
 mod imitation;
 mod linear;
 mod log_probs;
 mod rms_norm;
 mod rope;
+mod rows;
 mod soft_cross_entropy;
 mod swiglu;
 mod view;

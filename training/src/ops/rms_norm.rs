@@ -1,6 +1,6 @@
 //! Root-mean-square norm with a weight.
 
-use super::exp::dot;
+use super::rows::dot;
 use super::view::{slice, view};
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 

@@ -1,8 +1,9 @@
 //! Weighted cross-entropy against whole laws instead of single labels.
 
-use super::exp::{dot, exp, max, sum};
+use super::rows::{dot, max, sum};
 use super::view::slice;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use kernels::exp;
 use std::sync::{Arc, Mutex};
 
 /// Laws that rows of logits are compared with.

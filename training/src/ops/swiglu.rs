@@ -1,8 +1,8 @@
 //! `silu(gate) * up`.
 
-use super::exp::exp;
 use super::view::{slice, view};
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use kernels::exp;
 
 /// The gated unit of the feed-forward block: `gate * sigmoid(gate) * up`, element by element.
 ///

@@ -1,9 +1,10 @@
 //! Keys that only one query sees: in EAGLE-3's training a step's rows see the rows of earlier steps at their own index
 //! only, so the scores are row-wise products and no mask is needed.
 
-use super::super::exp::{dot, exp, max, sum};
+use super::super::rows::{dot, max, sum};
 use super::{Attention, Segment};
 use candle_core::Result;
+use kernels::exp;
 use std::ops::Range;
 
 /// Where the keys that belong to one query alone lie in `k` and `v`: query row r sees rows

@@ -1,30 +1,6 @@
-//! `exp` in a form that the compiler turns into vector instructions.
+//! Sums, products and softmax of rows, in lanes that the compiler turns into vector instructions.
 
-/// `e^x` in f32, to 2 units in the last place for `-87 <= x <= 88`; smaller inputs give about 1e-38, larger are cut.
-///
-/// Splits `x = n ln 2 + r`, evaluates a polynomial in `r` and scales by `2^n` through the exponent bits.
-/// Adding and subtracting 1.5 * 2^23 rounds to the nearest integer without a call.
-#[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0;
-    const LN2_HI: f32 = 0.693_359_4;
-    const LN2_LO: f32 = -2.121_944_4e-4;
-    let x = x.clamp(-87.0, 88.0);
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = x - n * LN2_HI - n * LN2_LO;
-    let mut p = 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
-    // The low bits of `shifted` hold n (two's complement); move n + 127 to the exponent.
-    let scale = f32::from_bits((shifted.to_bits().wrapping_add(127)) << 23);
-    p * scale
-}
+use kernels::exp;
 
 /// Sum of `row` in eight interleaved lanes, so that it can be vectorised.
 #[inline(always)]
@@ -86,27 +62,5 @@ pub(super) fn softmax_in_place(row: &mut [f32]) {
     let scale = 1.0 / sum(row);
     for value in row.iter_mut() {
         *value *= scale;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_polynomial_follows_exp_over_its_range() {
-        let mut x = -86.9f32;
-        while x < 87.9 {
-            let want = f64::from(x).exp();
-            let got = f64::from(exp(x));
-            // Half a unit each for polynomial, scaling and the reduced argument.
-            assert!(
-                (got - want).abs() <= 3e-7 * want,
-                "exp({x}): {got} for {want}"
-            );
-            x += 0.0137;
-        }
-        assert_eq!(exp(0.0), 1.0);
-        assert!(exp(-1e4) < 2e-38);
     }
 }
