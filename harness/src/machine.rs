@@ -45,7 +45,8 @@ fn cpu_name() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn load_average() -> Option<String> {
+/// One-minute load average, as the system words it.
+pub(crate) fn load_average() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next().map(str::to_owned)
 }

@@ -19,6 +19,7 @@ mod plan;
 mod preset;
 mod run;
 mod schedule;
+mod selftest;
 mod stage;
 mod study;
 mod train;
@@ -71,6 +72,7 @@ fn act(cli: &Cli) -> Ending {
         Some(Command::Analyse(AnalyseCommand::Study(args))) => study::study(args),
         Some(Command::Analyse(AnalyseCommand::Calibrate(args))) => calibrate::calibrate(args),
         Some(Command::List) => list::list(),
+        Some(Command::Selftest(args)) => selftest::selftest(args),
         Some(Command::Train(command)) => {
             train::run(command)?;
             Ok(Verdict::Fine)
