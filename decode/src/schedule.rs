@@ -1,4 +1,4 @@
-/// Time of one verify pass as a function of the rows it verifies, measured on the running engine.
+/// Time of one step as a function of the rows it verifies, measured on the running engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCost {
     /// `(rows, nanoseconds)`, rows rising.
@@ -13,12 +13,12 @@ impl StepCost {
         Self { points }
     }
 
-    /// Nothing measured: every pass costs the same.
+    /// Nothing measured: every step costs the same.
     pub fn flat() -> Self {
         Self { points: Vec::new() }
     }
 
-    /// Verify passes a second at `rows` rows: the last measured point not above `rows`, or the first one.
+    /// Steps a second at `rows` rows: the last measured point not above `rows`, or the first one.
     pub fn steps_per_sec(&self, rows: usize) -> f64 {
         let at = self.points.partition_point(|p| p.0 <= rows);
         match self.points.get(at.saturating_sub(1)) {

@@ -43,7 +43,7 @@ fn confidence(survival: &[f32], slot: usize) -> f32 {
 /// at the first that does not.
 ///
 /// The early stop is what keeps the law: a search for the best total would read the survival of later slots, which
-/// were formed with the tokens in view that they decide about. Its price is timidity where the cost of a pass has
+/// were formed with the tokens in view that they decide about. Its price is timidity where the cost of a step has
 /// steps.
 ///
 /// Source: DSpark, Algorithm 1.
@@ -61,7 +61,7 @@ impl Scheduler for Adaptive {
 
 /// Verifies as many of the likeliest drafts as would have given the most expected tokens a second some rounds ago.
 ///
-/// The capacity is a search over all totals, which finds its way past steps in the cost of a pass; since it reads
+/// The capacity is a search over all totals, which finds its way past steps in the cost of a step; since it reads
 /// only confidences of past rounds, it says nothing about tokens that are drafted now. Which slots fill it is decided
 /// from the likeliest down, so no slot's admission depends on its own token or later ones. Until enough rounds have
 /// passed every draft is verified. The capacity counts drafts of all rows together and is not scaled when rows come or
@@ -124,7 +124,7 @@ fn likeliest_first(survival: &[Vec<f32>]) -> Vec<Candidate> {
     order
 }
 
-/// Expected tokens a second with the first 0, 1, 2, .. candidates verified: `(R + sum of survival) * passes a second`.
+/// Expected tokens a second with the first 0, 1, 2, .. candidates verified: `(R + sum of survival) * steps a second`.
 fn rates(n_rows: usize, order: &[Candidate], cost: &StepCost) -> Vec<f64> {
     let mut tokens = n_rows as f64;
     let alone = tokens * cost.steps_per_sec(n_rows);

@@ -174,10 +174,15 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn step_cost(&self, arm: &Arm) -> StepCost {
-        match self.job.cost.filter(|_| arm.schedule.needs_cost()) {
+    fn step_cost(&self, arm: &Arm) -> decode::Result<StepCost> {
+        if !arm.schedule.needs_cost() {
+            return Ok(StepCost::flat());
+        }
+        match self.job.cost {
             Some(table) => table.step_cost(&arm.method, self.job.cell.sampling),
-            None => StepCost::flat(),
+            None => Err(decode::Error::Model(
+                "the cost of steps at this concurrency could not be measured at start".into(),
+            )),
         }
     }
 
@@ -194,7 +199,7 @@ impl Bench<'_> {
             slots: self.job.cell.concurrency as usize,
             sampling: sampling(self.job.cell.sampling),
             seed: self.job.seed,
-            cost: self.step_cost(arm),
+            cost: self.step_cost(arm)?,
         };
         let mut watch = stopwatch();
         let mut scheduler = arm.schedule.scheduler();
@@ -258,7 +263,13 @@ pub(crate) fn sampling(key: SamplingKey) -> Sampling {
     }
 }
 
-fn answer(generation: &Generation, times: &Times, batch_ns: u64, tokens: Tokens) -> Answer {
+/// What is recorded of an answer.
+pub(crate) fn answer(
+    generation: &Generation,
+    times: &Times,
+    batch_ns: u64,
+    tokens: Tokens,
+) -> Answer {
     let list = |of: fn(&decode::Round) -> u32| generation.rounds.iter().map(of).collect();
     Answer {
         n_tokens: generation.tokens.len() as u32,

@@ -54,19 +54,19 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     };
     let round = ready.drafter.max_draft() + 1;
     stage::check_one(&target, prompt.len(), max_new, round)?;
-    let mut cost = StepCost::flat();
-    if arm.schedule.needs_cost() {
-        let mut table = schedule::profile(&args.target, &mut decoder, 1, &prompt, round)?;
-        let rest = schedule::drafting(&mut decoder, &mut ready, &[&prompt], (key, max_new))?;
-        table.drafting.push(rest);
-        cost = table.step_cost(arm.key(), key);
-    }
+    let cost = match arm.schedule.needs_cost() {
+        true => {
+            let mut table = schedule::profile(&args.target, &mut decoder, 1, &prompt, round)?;
+            let rest = schedule::drafting(&mut decoder, &mut ready, &[&prompt], (key, max_new))?;
+            table.drafting.push(rest);
+            table.step_cost(arm.key(), key)?
+        }
+        false => StepCost::flat(),
+    };
     let Arm { mut drafter, .. } = ready;
-    target
-        .mixed()
-        .iter()
-        .for_each(|note| eprintln!("note: {note}"));
-
+    for note in target.mixed() {
+        eprintln!("note: {note}");
+    }
     let mut show = Show {
         watch: stopwatch(),
         decode: |ids: &[TokenId]| renderer.decode(ids),
@@ -98,10 +98,8 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     if let Some(err) = show.broken {
         return Err(err);
     }
-    if !show.held.is_empty() {
-        // The answer was cut inside a character.
-        say(&renderer.decode(&show.held)?)?;
-    }
+    // What an answer that was cut inside a character still holds.
+    say(&renderer.decode(&show.held)?)?;
     let times = show.watch.times(0);
     for generation in &done {
         say(if args.rounds { "\n" } else { "\n\n" })?;

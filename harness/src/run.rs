@@ -57,7 +57,7 @@ pub(crate) fn run(args: &RunArgs) -> Ending {
         };
         match stage {
             Ok(mut stage) => {
-                let costs = step_costs(&plan, target, &mut stage)?;
+                let costs = step_costs(&plan, target, &mut stage);
                 if !costs.is_empty() {
                     info.step_costs.extend(costs.iter().cloned());
                     recorder.folder.describe(&info)?;
@@ -84,8 +84,9 @@ fn check_targets(plan: &Plan) -> Result<Option<Stage>> {
     Ok(ready)
 }
 
-/// Profiles the engine at every concurrency at which an arm's scheduler asks what a step costs.
-fn step_costs(plan: &Plan, target: &TargetPlan, stage: &mut Stage) -> Result<Vec<CostTable>> {
+/// Profiles the engine at every concurrency at which an arm's scheduler asks what a step costs. What cannot be
+/// measured is left out with a note, and fails the cells that need it.
+fn step_costs(plan: &Plan, target: &TargetPlan, stage: &mut Stage) -> Vec<CostTable> {
     let mut tables: Vec<CostTable> = Vec::new();
     for group in &plan.groups {
         let Setting {
@@ -95,29 +96,42 @@ fn step_costs(plan: &Plan, target: &TargetPlan, stage: &mut Stage) -> Result<Vec
         } = group.setting;
         let asks = stage.asks(group.suite, group.setting, 1);
         let prompts: Vec<&[u32]> = asks.iter().map(|ask| ask.tokens.as_slice()).collect();
+        let together = &prompts[..prompts.len().min(concurrency as usize)];
         let most = stage.arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
         let its = stage.arms.iter_mut().filter(|a| group.arms.contains(&a.0));
         for (_, arm) in its.filter(|a| a.1.schedule.needs_cost()) {
-            let known = tables.iter().position(|t| t.concurrency == concurrency);
-            let at = match (known, prompts.get(prompts.len() / 2)) {
-                (Some(at), _) => at,
-                (None, None) => continue,
-                (None, Some(prompt)) => {
-                    let (id, most) = (target.spec.id, most.unwrap_or(1));
-                    let engine = &mut stage.target;
-                    tables.push(schedule::profile(id, engine, concurrency, prompt, most)?);
-                    tables.len() - 1
+            let mut measure = || -> Result<()> {
+                let known = tables.iter().position(|t| t.concurrency == concurrency);
+                let at = match (known, prompts.get(prompts.len() / 2)) {
+                    (Some(at), _) => at,
+                    (None, None) => return Ok(()),
+                    (None, Some(prompt)) => {
+                        let (id, most) = (target.spec.id, most.unwrap_or(1));
+                        let engine = &mut stage.target;
+                        tables.push(schedule::profile(id, engine, concurrency, prompt, most)?);
+                        tables.len() - 1
+                    }
+                };
+                if tables[at].drafting_of(&arm.method, sampling).is_none() {
+                    let settings = (sampling, plan.limits.max_new);
+                    let rest = schedule::drafting(&mut stage.target, arm, together, settings)?;
+                    tables[at].drafting.push(rest);
                 }
+                Ok(())
             };
-            if tables[at].drafting_of(&arm.method, sampling).is_none() {
-                let together = &prompts[..prompts.len().min(concurrency as usize)];
-                let settings = (sampling, plan.limits.max_new);
-                let rest = schedule::drafting(&mut stage.target, arm, together, settings)?;
-                tables[at].drafting.push(rest);
+            if let Err(err) = measure() {
+                let why = crate::chain(&err);
+                eprintln!("note: {}: its steps could not be timed: {why}", arm.method);
+                // A profile that broke off leaves its context behind.
+                for slot in (0..concurrency as usize).map(decode::Slot) {
+                    if let Err(stuck) = decode::Target::keep(&mut stage.target, slot, 0, &[]) {
+                        eprintln!("note: slot {} could not be freed: {stuck}", slot.0);
+                    }
+                }
             }
         }
     }
-    Ok(tables)
+    tables
 }
 
 fn measure_target(
@@ -225,7 +239,15 @@ fn study_text(plan: &Plan) -> Result<String> {
     for target in &plan.targets {
         let study = study::read(std::slice::from_ref(&plan.out), target.spec.id)?;
         let out = plan.out.join("study").join(target.spec.id);
+        if study.sheets.is_empty() {
+            let id = target.spec.id;
+            text.push_str(&format!(
+                "{id}: no table, since the study reads answers with thinking off of drafting methods\n"
+            ));
+            continue;
+        }
         study::write(&study, &out)?;
+        study::write_page(&study, &out)?;
         for sheet in &study.sheets {
             text.push_str(&sheet.markdown());
             text.push('\n');

@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use decode::{
-    Adaptive, Feed, Keep, LaggedCapacity, Parts, Request, Scheduler, Settings, Slot, StepCost,
-    Target, Threshold, VerifyAll,
+    Adaptive, Feed, Keep, LaggedCapacity, Parts, Phase, Probe, Request, Scheduler, Settings, Slot,
+    StepCost, Target, Threshold, VerifyAll,
 };
 use reports::SamplingKey;
 use serde::Serialize;
 
 use crate::engine::{Arm, sampling};
-use crate::measure::stopwatch;
 
 /// Spelled `all`, `threshold-P`, `adaptive` or `capacity-N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -107,10 +106,17 @@ pub(crate) struct DraftingCost {
 
 impl CostTable {
     /// What the scheduler of an arm reads: whole steps.
-    pub(crate) fn step_cost(&self, arm: &str, sampling: SamplingKey) -> StepCost {
-        let drafting = self.drafting_of(arm, sampling).unwrap_or(0) as f64;
+    ///
+    /// # Errors
+    /// If what the arm spends outside its verify passes was not measured.
+    pub(crate) fn step_cost(&self, arm: &str, sampling: SamplingKey) -> decode::Result<StepCost> {
+        let drafting = self.drafting_of(arm, sampling).ok_or_else(|| {
+            let what = format!("the cost of {arm}'s steps could not be measured at start");
+            decode::Error::Model(what)
+        })? as f64;
         let passes = convex_below(&self.points).into_iter();
-        StepCost::new(passes.map(|(rows, ns)| (rows, ns + drafting)).collect())
+        let steps = passes.map(|(rows, ns)| (rows, ns + drafting)).collect();
+        Ok(StepCost::new(steps))
     }
 
     /// Nanoseconds of a step outside its verify pass, if they were measured.
@@ -120,18 +126,18 @@ impl CostTable {
     }
 }
 
-/// Lets an arm answer the prompts together a few times with every draft verified, and takes the median of what its
-/// steps spend outside their verify passes. Answers have at most `max_new` tokens.
+/// Lets an arm answer the prompts together a few times with every draft verified, and takes the median of what the
+/// steps that all of them share spend outside their verify passes. Answers have at most `max_new` tokens.
 ///
 /// # Errors
-/// If target or drafter fail.
+/// If target or drafter fail; the slots are freed.
 pub(crate) fn drafting(
     target: &mut dyn Target,
     arm: &mut Arm,
     prompts: &[&[u32]],
     (key, max_new): (SamplingKey, usize),
 ) -> Result<DraftingCost> {
-    let mut steps = Vec::with_capacity(REPEATS);
+    let mut watch = StepWatch::new(prompts.len());
     // One more than counted: the first warms up.
     for repeat in 0..=REPEATS {
         let requests = (0..).zip(prompts).map(|(id, prompt)| Request {
@@ -145,32 +151,87 @@ pub(crate) fn drafting(
             seed: 0,
             cost: StepCost::flat(),
         };
-        let mut watch = stopwatch();
         let parts = Parts {
             target: &mut *target,
             drafter: &mut *arm.drafter,
             scheduler: &mut VerifyAll,
             probe: &mut watch,
         };
-        let done = decode::decode(parts, requests.collect(), &settings)?;
-        let mut spent = (0, 0);
-        for generation in &done {
-            let phases = watch.times(generation.id).phases;
-            spent.0 += phases.draft_ns + phases.head_ns + phases.schedule_ns;
-            spent.0 += phases.judge_ns + phases.commit_ns;
-            spent.1 += generation.rounds.len() as u64;
+        if let Err(err) = decode::decode(parts, requests.collect(), &settings) {
+            for slot in (0..prompts.len()).map(Slot) {
+                arm.drafter.finish(slot);
+                target.keep(slot, 0, &[])?;
+            }
+            return Err(err.into());
         }
-        if repeat > 0 {
-            // Phases are shares of one sequence; a step serves all of them.
-            steps.push(spent.0 * prompts.len() as u64 / spent.1.max(1));
+        if repeat == 0 {
+            watch.steps.clear();
         }
     }
-    steps.sort_unstable();
     Ok(DraftingCost {
         arm: arm.method.clone(),
         sampling: key,
-        ns: steps[REPEATS / 2],
+        ns: watch.median(),
     })
+}
+
+/// Times what full steps spend outside their verify passes.
+struct StepWatch {
+    /// Sequences of a full step.
+    full: usize,
+    /// When the phase that runs began, if it counts; `Head` lies inside `Draft`.
+    since: Option<Instant>,
+    /// Whether the step that runs is a full one.
+    counts: bool,
+    /// Nanoseconds of each.
+    steps: Vec<u64>,
+}
+
+impl StepWatch {
+    fn new(full: usize) -> Self {
+        Self {
+            full,
+            since: None,
+            counts: false,
+            steps: Vec::new(),
+        }
+    }
+
+    fn median(mut self) -> u64 {
+        self.steps.sort_unstable();
+        self.steps.get(self.steps.len() / 2).copied().unwrap_or(0)
+    }
+}
+
+impl Probe for StepWatch {
+    fn enter(&mut self, phase: Phase, rows: usize) {
+        match phase {
+            Phase::Draft => {
+                self.counts = rows == self.full;
+                if self.counts {
+                    self.steps.push(0);
+                }
+                self.since = Some(Instant::now());
+            }
+            Phase::Schedule | Phase::Judge | Phase::Commit => self.since = Some(Instant::now()),
+            Phase::Prefill | Phase::Start | Phase::Head | Phase::Verify => {}
+        }
+    }
+
+    fn leave(&mut self, phase: Phase) {
+        if matches!(
+            phase,
+            Phase::Prefill | Phase::Start | Phase::Head | Phase::Verify
+        ) {
+            return;
+        }
+        let spent = self.since.take().map_or(0, |since| {
+            u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        });
+        if let (true, Some(step)) = (self.counts, self.steps.last_mut()) {
+            *step += spent;
+        }
+    }
 }
 
 /// Runs verify passes of rising size over an idle target and takes the median time of each.
@@ -336,10 +397,10 @@ mod tests {
                 drafting("a", SamplingKey::Temperature(1000), 800),
             ],
         };
-        let ns = |arm, sampling| 1e9 / table.step_cost(arm, sampling).steps_per_sec(2);
+        let ns = |arm, key| 1e9 / table.step_cost(arm, key).unwrap().steps_per_sec(2);
         assert!((ns("a", SamplingKey::Greedy) - 500.0).abs() < 1e-6);
         assert!((ns("a", SamplingKey::Temperature(1000)) - 1000.0).abs() < 1e-6);
-        assert!((ns("b", SamplingKey::Greedy) - 200.0).abs() < 1e-6);
+        assert!(table.step_cost("b", SamplingKey::Greedy).is_err());
     }
 
     #[test]
