@@ -1,9 +1,10 @@
 //! `draftbench analyse calibrate`: fits sequential temperatures to the confidences that runs recorded.
 
 use std::fs;
+use std::str::FromStr as _;
 
 use anyhow::{Context as _, Result, ensure};
-use reports::{Outcome, RatedRound, fit_temperatures, read_records};
+use reports::{Outcome, RatedRound, SamplingKey, fit_temperatures, read_records};
 
 use crate::cli::CalibrateArgs;
 use crate::folder::RECORDS;
@@ -14,10 +15,16 @@ use crate::output::{Ending, Verdict, say};
 /// # Errors
 /// If a run cannot be read, holds no confidences of the arm, cut its drafts, or the file cannot be written.
 pub(crate) fn calibrate(args: &CalibrateArgs) -> Ending {
-    let rounds = rated(args)?;
+    let sampling = SamplingKey::from_str(&args.sampling).context("--sampling")?;
+    ensure!(
+        args.method.split(':').any(|o| o == "calibration=off"),
+        "--method {:?}: its confidences are scaled already; run and name it with calibration=off",
+        args.method
+    );
+    let rounds = rated(args, sampling)?;
     ensure!(
         !rounds.is_empty(),
-        "the runs hold no confidences of --method {:?} on --target {:?}; run it with calibration=off",
+        "the runs hold no {sampling} confidences of --method {:?} on --target {:?}",
         args.method,
         args.target
     );
@@ -61,11 +68,13 @@ impl Round {
     }
 }
 
-fn rated(args: &CalibrateArgs) -> Result<Vec<Round>> {
+fn rated(args: &CalibrateArgs, sampling: SamplingKey) -> Result<Vec<Round>> {
     let mut out = Vec::new();
     for run in &args.runs {
         for record in read_records(&run.join(RECORDS))? {
-            if record.cell.method != args.method || record.cell.target != args.target {
+            let cell = &record.cell;
+            let is_asked = cell.method == args.method && cell.target == args.target;
+            if !is_asked || cell.sampling != sampling {
                 continue;
             }
             let Outcome::Ok(answer) = record.outcome else {

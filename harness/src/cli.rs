@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// List targets, methods and suites
     List,
+    /// Find out whether this build and this machine are fit to measure with
+    Selftest(SelftestArgs),
     /// Tables and plots of the study, from records
     #[command(subcommand)]
     Analyse(AnalyseCommand),
@@ -118,6 +120,15 @@ pub(crate) struct MachineArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct SelftestArgs {
+    /// Target model that the overhead is measured on; the smaller, the harder
+    #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
+    pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct GenerateArgs {
     /// What the user says
     #[arg(value_name = "PROMPT")]
@@ -165,9 +176,12 @@ pub(crate) struct CalibrateArgs {
     /// Folders of runs; best of prompts that nothing is reported on
     #[arg(value_name = "RUN", required = true)]
     pub(crate) runs: Vec<PathBuf>,
-    /// Method as asked for in the runs
+    /// Method as asked for in the runs, with calibration=off: temperatures are fitted to confidences as trained
     #[arg(long, value_name = "METHOD", default_value = "dspark:calibration=off")]
     pub(crate) method: String,
+    /// How tokens were chosen in the rounds that count
+    #[arg(long, value_name = "KEY", default_value = "greedy")]
+    pub(crate) sampling: String,
     /// Target model
     #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
     pub(crate) target: String,
@@ -213,6 +227,9 @@ pub(crate) struct StudyArgs {
     /// Target model
     #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
     pub(crate) target: String,
+    /// Only these tables and plots, by the names of their files
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
     /// Folder for study.md, CSV files and plots
     #[arg(long, value_name = "DIR", default_value = "study")]
     pub(crate) out: PathBuf,

@@ -17,15 +17,26 @@ use crate::output::{Ending, Verdict, say};
 /// # Errors
 /// If a run cannot be read, holds nothing of the target, or a file cannot be written.
 pub(crate) fn study(args: &StudyArgs) -> Ending {
-    let study = read(&args.runs, &args.target)?;
+    let mut study = read(&args.runs, &args.target)?;
     ensure!(
         !study.sheets.is_empty(),
         "the runs hold no drafting method's answers of target {:?} with thinking off; choose one with --target",
         args.target
     );
-    let written = write(&study, &args.out)?;
+    let due = due(&args.only)?;
+    study.sheets.retain(|sheet| due.contains(&sheet.id));
+    study.plots.retain(|plot| due.contains(&plot.id));
+    ensure!(
+        !study.sheets.is_empty(),
+        "--only {}: the runs hold nothing for it",
+        args.only.join(",")
+    );
+    let mut written = write(&study, &args.out)?;
+    if args.only.is_empty() {
+        written += write_page(&study, &args.out)?;
+    }
     if let Some(doc) = &args.doc {
-        fill(doc, &study, &args.out)?;
+        fill(doc, &study, &args.out, &due)?;
     }
     let tables: Vec<String> = study.sheets.iter().map(reports::Sheet::markdown).collect();
     say(&format!(
@@ -54,7 +65,7 @@ pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
             add_records(&mut records, read_records(&answers)?, run);
         }
         if ranks.is_file() {
-            coverage.extend(read_coverage(&ranks)?);
+            add_coverage(&mut coverage, read_coverage(&ranks)?);
         }
     }
     Ok(reports::study(&records, &coverage, target))
@@ -67,11 +78,19 @@ fn add_records(records: &mut Vec<Record>, new: Vec<Record>, run: &Path) {
     records.retain(|r| !cells.contains(&r.cell));
     if records.len() < before {
         eprintln!(
-            "note: {}: its cells take the place of those of an earlier run; ratios of times across runs are not paired",
+            "note: {}: its cells take the place of those of an earlier run; ratios of times across runs are left out",
             run.display()
         );
     }
     records.extend(new);
+}
+
+/// As [`add_records`]; the unit is what one drafter ranks of one suite.
+fn add_coverage(coverage: &mut Vec<CoverageRecord>, new: Vec<CoverageRecord>) {
+    let of = |r: &CoverageRecord| (r.target.clone(), r.checkpoint.clone(), r.suite.clone());
+    let its: BTreeSet<_> = new.iter().map(of).collect();
+    coverage.retain(|r| !its.contains(&of(r)));
+    coverage.extend(new);
 }
 
 fn read_coverage(path: &Path) -> Result<Vec<CoverageRecord>> {
@@ -88,14 +107,30 @@ fn read_coverage(path: &Path) -> Result<Vec<CoverageRecord>> {
     text.lines().enumerate().map(parse).collect()
 }
 
-/// Writes a CSV file a table, SVG and PNG a plot, and `study.md`; returns the number of files.
+/// The tables and plots asked for, all if none is named.
+fn due(only: &[String]) -> Result<Vec<&'static str>> {
+    if only.is_empty() {
+        return Ok(reports::STUDY_IDS.to_vec());
+    }
+    let known = |id: &String| {
+        let found = reports::STUDY_IDS.iter().find(|known| *known == id);
+        found.copied().with_context(|| {
+            format!(
+                "--only {id:?} is no part of the study; known: {}",
+                reports::STUDY_IDS.join(", ")
+            )
+        })
+    };
+    only.iter().map(known).collect()
+}
+
+/// Writes a CSV file a table, SVG and PNG a plot; returns the number of files.
 ///
 /// # Errors
 /// If a plot cannot be drawn or a file cannot be written.
 pub(crate) fn write(study: &Study, out: &Path) -> Result<usize> {
     let refused = || format!("--out {}: cannot be written to", out.display());
     fs::create_dir_all(out).with_context(refused)?;
-    let mut page = String::new();
     for sheet in &study.sheets {
         fs::write(out.join(format!("{}.csv", sheet.id)), sheet.csv()).with_context(refused)?;
     }
@@ -103,12 +138,22 @@ pub(crate) fn write(study: &Study, out: &Path) -> Result<usize> {
         fs::write(out.join(format!("{}.svg", plot.id)), plot.svg()?).with_context(refused)?;
         fs::write(out.join(format!("{}.png", plot.id)), plot.png()?).with_context(refused)?;
     }
+    Ok(study.sheets.len() + 2 * study.plots.len())
+}
+
+/// Writes `study.md`, every table with its plot; returns the number of files.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn write_page(study: &Study, out: &Path) -> Result<usize> {
+    let mut page = String::new();
     for id in ids(study) {
         page.push_str(&section(study, id, Path::new("")));
         page.push('\n');
     }
-    fs::write(out.join("study.md"), page).with_context(refused)?;
-    Ok(study.sheets.len() + 2 * study.plots.len() + 1)
+    fs::write(out.join("study.md"), page)
+        .with_context(|| format!("--out {}: cannot be written to", out.display()))?;
+    Ok(1)
 }
 
 /// Tables first, then plots that have no table of their own.
@@ -135,8 +180,9 @@ fn section(study: &Study, id: &str, images: &Path) -> String {
     text
 }
 
-/// Fills the marked places of a document; a document that is not there yet is made with a marked place for each table.
-fn fill(doc: &Path, study: &Study, out: &Path) -> Result<()> {
+/// Fills the marked places of a document and empties those of `due` that these runs have nothing for; a document that
+/// is not there yet is made with a marked place for each table.
+fn fill(doc: &Path, study: &Study, out: &Path, due: &[&'static str]) -> Result<()> {
     let mut text = match doc.exists() {
         true => fs::read_to_string(doc)
             .with_context(|| format!("--doc {}: cannot be read", doc.display()))?,
@@ -151,6 +197,11 @@ fn fill(doc: &Path, study: &Study, out: &Path) -> Result<()> {
                 filled += 1;
             }
             None => eprintln!("note: --doc {}: has no place for {id}", doc.display()),
+        }
+    }
+    for id in due.iter().filter(|id| !ids(study).contains(id)) {
+        if let Some(new) = reports::splice(&text, id, "Nothing in these runs.\n") {
+            text = new;
         }
     }
     ensure!(

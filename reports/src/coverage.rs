@@ -159,6 +159,31 @@ pub fn oracle_tau(records: &[&CoverageRecord], k: u32) -> Option<Share> {
     ratio(&prompts.into_values().collect::<Vec<_>>())
 }
 
+/// The oracle path's acceptance length among `k` candidates over that of first choices, minus 1, on the same answers.
+pub(crate) fn oracle_gain(records: &[&CoverageRecord], k: u32) -> Option<Share> {
+    let mut prompts: BTreeMap<(&str, &str), [(u64, u64); 2]> = BTreeMap::new();
+    for record in records {
+        let sums = prompts.entry((&record.suite, &record.prompt)).or_default();
+        for (sum, k) in sums.iter_mut().zip([1, k]) {
+            let (committed, rounds) = record.oracle(k);
+            *sum = (sum.0 + committed, sum.1 + rounds);
+        }
+    }
+    let clusters: Vec<[(u64, u64); 2]> = prompts.into_values().collect();
+    let gain = |drawn: &[[(u64, u64); 2]]| {
+        let of = |i: usize| {
+            let sums = drawn.iter();
+            let (num, den) = sums.fold((0, 0), |s, c| (s.0 + c[i].0, s.1 + c[i].1));
+            (num > 0 && den > 0).then(|| num as f64 / den as f64)
+        };
+        Some(of(1)? / of(0)? - 1.0)
+    };
+    Some(Share {
+        value: gain(&clusters)?,
+        interval: interval(&clusters, gain),
+    })
+}
+
 /// Gap of one slot minus the gap of another, with its interval over prompts.
 pub fn gap_between(records: &[&CoverageRecord], from: usize, to: usize) -> Option<Share> {
     let mut prompts: BTreeMap<(&str, &str), [(u64, u64); 2]> = BTreeMap::new();
@@ -257,6 +282,8 @@ pub(crate) mod tests {
         let tau = |k| oracle_tau(&[&rec], k).unwrap().value;
         // k = 1: anchor 0 accepts 1, anchor 2 none, anchor 3 three and ends.
         assert_eq!(tau(1), 6.0 / 3.0);
+        let gain = |k| oracle_gain(&[&rec], k).unwrap().value;
+        assert_eq!((gain(1), gain(8)), (0.0, tau(8) / tau(1) - 1.0));
         // k = 8: anchor 0 accepts 3, anchor 4 two and ends.
         assert_eq!(tau(8), 6.0 / 2.0);
         assert_eq!(rec.oracle(0), (6, 6));

@@ -24,5 +24,7 @@ pub use record::{
 };
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use store::{StoreError, parse_records, read_records};
-pub use study::{Plot, PlotError, PlotStyle, Series, Sheet, Study, coverage_sheets, splice, study};
+pub use study::{
+    Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,
+};
 pub use table::{Layout, render};

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::SamplingKey;
 use crate::bootstrap::{interval, ratio_interval};
@@ -106,6 +106,8 @@ fn pair(prompt: &PromptKey) -> Pair<'_> {
 pub(crate) struct Group<'a> {
     pub(crate) answers: BTreeMap<Pair<'a>, Timed<'a>>,
     pub(crate) trouble: Option<&'a str>,
+    /// Ids of the runs that the answers are from.
+    pub(crate) runs: BTreeSet<&'a str>,
 }
 
 /// An answer and the part of the machine's time that is its own.
@@ -127,6 +129,7 @@ impl<'a> Group<'a> {
                     },
                 };
                 self.answers.insert(pair(prompt), timed);
+                self.runs.insert(&record.run);
             }
             (Outcome::Failed { why } | Outcome::Skipped { why }, _) => {
                 self.trouble.get_or_insert(why);

@@ -23,6 +23,24 @@ pub struct Study {
     pub plots: Vec<Plot>,
 }
 
+/// Names of all tables and plots, in their order; a plot has the name of its table, or one of its own.
+pub const STUDY_IDS: [&str; 14] = [
+    "methods",
+    "sampled",
+    "coverage",
+    "channels",
+    "training",
+    "selection",
+    "k",
+    "gamma",
+    "positions",
+    "cost",
+    "throughput",
+    "calibration",
+    "schedules",
+    "missing",
+];
+
 /// Makes what the records of `target` and its coverage records allow; a table without an arm to show is left out.
 ///
 /// Records of several runs may be given together, as long as no cell is in two of them.

@@ -17,7 +17,7 @@ pub enum Error {
     },
     /// A run holds more memory than its recipe states.
     #[error(
-        "step {step} took the process to {held} MiB, past report.peak_mib = {stated} of the recipe; a checkpoint was written, lower batch.micro_tokens or batch.blocks_per_chunk, or raise report.peak_mib"
+        "by step {step} the process held {held} MiB, more than report.peak_mib = {stated} of the recipe; raise it to go on from the checkpoint just written, or lower batch.micro_tokens or batch.blocks_per_chunk and start again in another work folder"
     )]
     Memory {
         /// The step.

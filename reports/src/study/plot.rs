@@ -174,8 +174,10 @@ fn by_k(pools: &Pools, cover: Option<&Coverage<'_>>) -> Plot {
     if let Some(cover) = cover {
         let oracle = |k: &u32| coverage::oracle_tau(&cover.main, *k);
         let values = KS.iter().map(oracle).collect();
-        plot.series
-            .push(Series::new("oracle path of DFlash", values));
+        plot.series.push(Series::new(
+            &format!("oracle path of {}", cover.checkpoint),
+            values,
+        ));
     }
     plot
 }

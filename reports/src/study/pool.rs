@@ -1,6 +1,6 @@
 //! Answers of one arm pooled over suites, with the prompt of a suite as the unit that intervals resample.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bootstrap::interval;
 use crate::metrics::groups;
@@ -32,6 +32,8 @@ type PromptAt = (String, String);
 /// One arm's answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
+    /// Ids of the runs that the answers are from.
+    runs: BTreeSet<String>,
     prompts: BTreeMap<PromptAt, Tally>,
     /// Rounds that reached a slot, and those that accepted it, first slot first.
     slots: Vec<(u64, u64)>,
@@ -116,6 +118,8 @@ pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> 
             continue;
         }
         let pool = pools.entry(key).or_default();
+        pool.runs
+            .extend(group.runs.iter().map(|run| (*run).to_owned()));
         for ((prompt, _, _), timed) in &group.answers {
             let rounds = &timed.answer.rounds;
             let total = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
@@ -217,9 +221,13 @@ impl Pool {
         self.gain(other, Tally::tau)
     }
 
-    /// Throughput over that of another arm, minus 1, on the prompts that both answered.
+    /// Throughput over that of another arm, minus 1, on the prompts that both answered; nothing if the two were not
+    /// measured in the same runs, since times of different processes are no pair.
     pub(crate) fn throughput_gain(&self, other: &Self) -> Option<Share> {
-        self.gain(other, Tally::throughput)
+        match self.runs == other.runs {
+            true => self.gain(other, Tally::throughput),
+            false => None,
+        }
     }
 
     fn gain(&self, other: &Self, of: fn(&Tally) -> Option<f64>) -> Option<Share> {
@@ -293,6 +301,13 @@ mod tests {
             "{low} {high}"
         );
         assert!(of("dflash").tau_gain(of("dflash")).unwrap().value.abs() < 1e-12);
+        assert!(of("dcoco").throughput_gain(of("dflash")).is_some());
+        let mut apart = records;
+        apart[0].run = "another process".into();
+        let pools = super::pools(&apart, "toy");
+        let of = |method| &pools[&ArmKey::greedy(method)];
+        assert!(of("dcoco").throughput_gain(of("dflash")).is_none());
+        assert!(of("dcoco").tau_gain(of("dflash")).is_some());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::pool::{ArmKey, Pool};
 use super::sheet::Sheet;
 use crate::coverage::{self, CoverageRecord};
 use crate::{Calibration, SamplingKey, Share};
-use cells::{dash, gain_cells, percent, tau_cells, text, two};
+use cells::{dash, gain_cells, tau_cells, text, two};
 pub(crate) use cost::{COSTED, CostParts};
 pub(crate) use cover::Coverage;
 
@@ -295,22 +295,20 @@ fn training(pools: &Pools) -> Sheet {
 
 fn selection(pools: &Pools, cover: Option<&Coverage<'_>>) -> Sheet {
     let mut sheet = pairings("selection", "How a path is chosen", SELECTION, pools);
-    let dflash = pools.get(&ArmKey::greedy("dflash")).and_then(Pool::tau);
     if let (Some(cover), false) = (cover, sheet.rows.is_empty()) {
-        let oracle = coverage::oracle_tau(&cover.main, coverage::COVERAGE_K);
-        let gain = oracle.zip(dflash).map(|(o, d)| o.value / d.value - 1.0);
-        sheet.rows.push(vec![
-            format!(
-                "oracle path in the top {} of {}, against it",
-                coverage::COVERAGE_K,
-                cover.checkpoint
-            ),
-            text(oracle.map(|o| o.value), two),
-            text(dflash.map(|d| d.value), two),
-            text(gain, percent),
-            "-".into(),
-            "+59 % (b)".into(),
-        ]);
+        let tau = |k| coverage::oracle_tau(&cover.main, k).map(|t| t.value);
+        let mut row = vec![format!(
+            "oracle path in the top {} of {} against its first choices",
+            coverage::COVERAGE_K,
+            cover.checkpoint
+        )];
+        row.extend([coverage::COVERAGE_K, 1].map(|k| text(tau(k), two)));
+        row.extend(gain_cells(coverage::oracle_gain(
+            &cover.main,
+            coverage::COVERAGE_K,
+        )));
+        row.push("+59 % (b)".into());
+        sheet.rows.push(row);
         sheet
             .notes
             .push("(b) DFlash2's blog, Qwen3-4B on GSM8K: 4.27 to 6.79.".into());
@@ -319,6 +317,10 @@ fn selection(pools: &Pools, cover: Option<&Coverage<'_>>) -> Sheet {
 }
 
 fn by_k(pools: &Pools, cover: Option<&Coverage<'_>>) -> Sheet {
+    let oracle_of = format!(
+        "oracle path of {}",
+        cover.map_or("dflash", |c| c.checkpoint)
+    );
     let mut sheet = Sheet::new(
         "k",
         "tau by candidates a slot",
@@ -328,7 +330,7 @@ fn by_k(pools: &Pools, cover: Option<&Coverage<'_>>) -> Sheet {
             "95 % interval",
             "over K = 16",
             "95 % interval",
-            "oracle path of DFlash",
+            &oracle_of,
             "95 % interval",
         ],
     );
@@ -365,8 +367,10 @@ fn by_gamma(pools: &Pools) -> Sheet {
         let cell = |cuts: &[(u32, &str)]| {
             let arm = cuts.iter().find(|(g, _)| *g == gamma)?.1;
             let tau = pools.get(&ArmKey::greedy(arm))?.tau()?;
-            let (low, high) = tau.interval?;
-            Some(format!("{:.2} ({low:.2} to {high:.2})", tau.value))
+            Some(match tau.interval {
+                Some((low, high)) => format!("{:.2} ({low:.2} to {high:.2})", tau.value),
+                None => format!("{:.2}", tau.value),
+            })
         };
         let cells: Vec<Option<String>> = CUTS.iter().map(|(_, cuts)| cell(cuts)).collect();
         if cells.iter().any(Option::is_some) {
@@ -439,7 +443,8 @@ fn calibration(pools: &Pools) -> Sheet {
     // Other options change what is drafted, not what a confidence says.
     let whole = |k: &ArmKey| {
         let option = k.method.split_once(':').map(|(_, option)| option);
-        k.concurrency == 1 && option.is_none_or(|o| o.starts_with("calibration="))
+        let alone = |o: &str| o.starts_with("calibration=") && !o.contains(':');
+        k.concurrency == 1 && option.is_none_or(alone)
     };
     for (key, pool) in pools.iter().filter(|(k, _)| whole(k)) {
         for (slot, got) in Calibration::by_slot(&pool.rated()).iter().enumerate() {

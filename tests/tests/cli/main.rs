@@ -314,6 +314,9 @@ fn a_schedule_that_needs_the_cost_of_a_step_has_it_profiled_and_stored() {
         (&table["target"], &table["concurrency"]),
         (&"tiny-qwen3".into(), &2.into())
     );
+    let drafting = &table["drafting"][0];
+    assert_eq!(drafting["arm"], "dspark:schedule=adaptive", "{table}");
+    assert!(drafting["ns"].as_u64().is_some_and(|ns| ns > 0), "{table}");
     let points = table["points"].as_array().unwrap();
     // Two sequences of up to eight rows.
     assert_eq!(
@@ -448,4 +451,24 @@ fn help_and_list_tell_a_newcomer_what_there_is() {
     for word in ["tiny-qwen3", "qwen3-8b", "vanilla", "dflash", "mini-chat"] {
         assert!(list.contains(word), "{word} is not in {list}");
     }
+}
+
+#[test]
+fn a_selftest_counts_what_known_drafters_get_accepted() {
+    let desk = Desk::new();
+    // Its times, and with them the exit code, are this moment's.
+    let output = desk.run(&["selftest"]);
+    let out = text(&output.stdout);
+    let known: Vec<&str> = out
+        .lines()
+        .filter(|l| l.contains("a drafter that is"))
+        .collect();
+    assert_eq!(known.len(), 6, "{out}");
+    assert!(known.iter().all(|l| l.starts_with("ok ")), "{out}");
+    assert_eq!(output.status.success(), out.ends_with("pass\n"), "{out}");
+    assert!(desk.tree().is_empty(), "it left something behind");
+    desk.refuses(
+        &["selftest", "--target", "tiny-qwen"],
+        &["tiny-qwen", "tiny-qwen3"],
+    );
 }

@@ -92,6 +92,7 @@ fn fills_a_document(desk: &Desk, oracle: f64) {
         doc,
         "a second filling changes nothing"
     );
+    only_what_is_named_is_filled(desk, &doc);
     fs::write(desk.path("prose.md"), "No place.\n").unwrap();
     let args = [
         "analyse",
@@ -113,6 +114,50 @@ fn fills_a_document(desk: &Desk, oracle: f64) {
         &["analyse", "coverage", "--checkpoint", "none"],
         &["no folder tiny-qwen3-none/"],
     );
+}
+
+/// `--only` leaves the rest of a document alone; without it a table that these runs lack goes.
+fn only_what_is_named_is_filled(desk: &Desk, doc: &str) {
+    let filled = |args: &str| {
+        let old = "<!-- generated: schedules -->\nold\n<!-- end: schedules -->\n";
+        fs::write(desk.path("docs.md"), format!("{doc}{old}")).unwrap();
+        let args = format!("analyse study out --out elsewhere --doc docs.md{args}");
+        let output = desk.run(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        fs::read_to_string(desk.path("docs.md")).unwrap()
+    };
+    assert!(filled(" --only methods").contains("\nold\n"));
+    assert!(!desk.path("elsewhere/study.md").exists());
+    let without = filled("");
+    assert!(!without.contains("\nold\n"), "{without}");
+    assert!(without.contains("Nothing in these runs."), "{without}");
+    let args = ["analyse", "study", "out", "--out", "elsewhere", "--only"];
+    let named = |id| [&args[..], &[id]].concat();
+    desk.refuses_in_a_line(&named("method"), &["--only \"method\"", "known: methods"]);
+    desk.refuses_in_a_line(
+        &named("schedules"),
+        &["--only schedules: the runs hold nothing"],
+    );
+    fs::write(desk.path("docs.md"), doc).unwrap();
+}
+
+#[test]
+fn temperatures_are_fitted_to_confidences_as_trained() {
+    let desk = Desk::new();
+    let methods = ["--methods", "dspark:calibration=off,dspark"];
+    let output = desk.run(&short(&methods));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let args = ["analyse", "calibrate", "out"];
+    let with = |more: &[&'static str]| [&args[..], more].concat();
+    desk.refuses_in_a_line(
+        &with(&["--method", "dspark"]),
+        &["--method \"dspark\"", "calibration=off"],
+    );
+    desk.refuses_in_a_line(&with(&["--sampling", "t1000"]), &["no t1000 confidences"]);
+    let output = desk.run(&with(&[]));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let fitted = fs::read_to_string(desk.path("calibration.json")).unwrap();
+    assert!(fitted.starts_with("{\"temperatures\":["), "{fitted}");
 }
 
 #[test]

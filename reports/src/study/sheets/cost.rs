@@ -110,13 +110,13 @@ pub(crate) fn schedules(pools: &Pools) -> Sheet {
         .iter()
         .filter(|(k, _)| k.sampling == SamplingKey::Greedy)
     {
-        let whole = match key.method.split_once(":schedule=") {
-            Some((whole, _)) => whole,
-            None if pools.keys().any(|k| is_scheduled(k, key)) => key.method.as_str(),
+        let whole = match unscheduled(&key.method) {
+            Some(whole) => whole,
+            None if pools.keys().any(|k| is_scheduled(k, key)) => key.method.clone(),
             None => continue,
         };
         let reference = pools.get(&ArmKey {
-            method: whole.to_owned(),
+            method: whole.clone(),
             ..key.clone()
         });
         let total = pool.total();
@@ -141,7 +141,31 @@ pub(crate) fn schedules(pools: &Pools) -> Sheet {
 
 /// Whether `scheduled` is `whole` with a schedule.
 fn is_scheduled(scheduled: &ArmKey, whole: &ArmKey) -> bool {
-    let plain = scheduled.method.split_once(":schedule=").map(|(m, _)| m);
     (scheduled.sampling, scheduled.concurrency) == (whole.sampling, whole.concurrency)
-        && plain == Some(whole.method.as_str())
+        && unscheduled(&scheduled.method).as_deref() == Some(whole.method.as_str())
+}
+
+/// The arm without its schedule, if it has one; its other options stay as they were typed.
+fn unscheduled(arm: &str) -> Option<String> {
+    let parts: Vec<&str> = arm.split(':').collect();
+    let rest: Vec<&str> = parts
+        .iter()
+        .copied()
+        .filter(|part| !part.starts_with("schedule="))
+        .collect();
+    (rest.len() < parts.len()).then(|| rest.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unscheduled;
+
+    #[test]
+    fn a_schedule_is_left_out_wherever_it_stands() {
+        let of = |arm| unscheduled(arm);
+        assert_eq!(of("dspark"), None);
+        assert_eq!(of("dspark:schedule=adaptive").as_deref(), Some("dspark"));
+        let middle = of("dcoco:schedule=threshold-0.5:select=first");
+        assert_eq!(middle.as_deref(), Some("dcoco:select=first"));
+    }
 }

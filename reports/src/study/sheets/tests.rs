@@ -25,6 +25,12 @@ fn an_arm_is_held_against_dflash_and_vanilla_on_the_same_prompts() {
     let records = [arm("vanilla", 1), arm("dflash", 2), arm("dcoco", 3)].concat();
     let methods = sheet(&records, "methods");
     assert_eq!(methods.header[..3], ["arm", "tau", "95 % interval"]);
+    let all = crate::study(&records, &[ranks("1", &[&[0]])], "toy");
+    let sheets = all.sheets.iter().map(|s| s.id);
+    let unnamed = sheets
+        .chain(all.plots.iter().map(|p| p.id))
+        .find(|id| !crate::STUDY_IDS.contains(id));
+    assert_eq!(unnamed, None);
     let row = |arm: &str| methods.rows.iter().find(|r| r[0] == arm).unwrap().clone();
     // Eight tokens in four rounds against six in four; both at 1 us a token.
     let want = [
