@@ -8,6 +8,7 @@ use decode::{
     Generation, Parts, Phase, Probe, Request, RequestId, Round, Settings, StepCost, Target as _,
     TokenId,
 };
+use models::Decoder;
 use reports::{SamplingKey, Thinking};
 
 use crate::arms::{self, ArmPlan, DrafterPlan};
@@ -55,12 +56,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     let round = ready.drafter.max_draft() + 1;
     stage::check_one(&target, prompt.len(), max_new, round)?;
     let cost = match arm.schedule.needs_cost() {
-        true => {
-            let mut table = schedule::profile(&args.target, &mut decoder, 1, &prompt, round)?;
-            let rest = schedule::drafting(&mut decoder, &mut ready, &[&prompt], (key, max_new))?;
-            table.drafting.push(rest);
-            table.step_cost(arm.key(), key)?
-        }
+        true => step_cost(args, &mut decoder, &mut ready, (&prompt, key))?,
         false => StepCost::flat(),
     };
     let Arm { mut drafter, .. } = ready;
@@ -106,6 +102,21 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         say(&summary(generation, &times))?;
     }
     Ok(Verdict::Fine)
+}
+
+/// What steps of one sequence cost behind this prompt.
+fn step_cost(
+    args: &GenerateArgs,
+    target: &mut Decoder,
+    arm: &mut Arm,
+    (prompt, key): (&[u32], SamplingKey),
+) -> Result<StepCost> {
+    let round = arm.drafter.max_draft() + 1;
+    let mut table = schedule::profile(&args.target, target, 1, prompt, round)?;
+    let settings = (key, args.max_new as usize);
+    let rest = schedule::drafting(target, arm, &[prompt], settings)?;
+    table.drafting.push(rest);
+    Ok(table.step_cost(&arm.method, key)?)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
