@@ -289,6 +289,7 @@ pub(crate) fn answer(
         prefill_ns: times.prefill_ns,
         decode_ns: times.decode_ns,
         batch_ns,
+        timeline: times.timeline.clone(),
         phases: times.phases,
         grams: Grams::of(&generation.tokens),
     }

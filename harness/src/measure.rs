@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use decode::{Generation, Phase, Probe, Proposal, RequestId, TokenId};
-use reports::Phases;
+use decode::{Generation, Phase, Probe, Proposal, RequestId, Round, TokenId};
+use reports::{Phases, Timeline};
 
 /// What was measured of one finished request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(crate) struct Times {
     pub(crate) prefill_ns: u64,
     /// From the first token to the end, prefills of other requests taken out.
     pub(crate) decode_ns: u64,
+    /// When what happened; the batch began when the stopwatch was made.
+    pub(crate) timeline: Timeline,
     /// Where the time went; a shared phase is divided evenly among the live sequences.
     pub(crate) phases: Phases,
     /// Confidences of each round's drafts, in millionths; `None` if a round had none.
@@ -25,6 +27,10 @@ struct Live {
     confidences: Vec<Option<Vec<u32>>>,
     admitted_ns: u64,
     first_ns: Option<u64>,
+    /// When its last tokens came.
+    last_ns: u64,
+    /// One entry a round.
+    step_ns: Vec<u64>,
     /// Time since the first token that went into prefills of other requests.
     stalled_ns: u64,
     phases: Phases,
@@ -155,6 +161,7 @@ impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
         let now = (self.clock)();
         if let Some(live) = self.live.get_mut(&id) {
             live.first_ns = Some(now);
+            live.last_ns = now;
         }
     }
 
@@ -167,6 +174,14 @@ impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
         }
     }
 
+    fn round(&mut self, id: RequestId, _round: &Round, _committed: &[TokenId]) {
+        let now = (self.clock)();
+        if let Some(live) = self.live.get_mut(&id) {
+            live.step_ns.push(now.saturating_sub(live.last_ns));
+            live.last_ns = now;
+        }
+    }
+
     fn finished(&mut self, generation: &Generation) {
         let now = (self.clock)();
         let Some(live) = self.live.remove(&generation.id) else {
@@ -176,6 +191,11 @@ impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
         let times = Times {
             prefill_ns: first_ns.saturating_sub(live.admitted_ns),
             decode_ns: now.saturating_sub(first_ns + live.stalled_ns),
+            timeline: Timeline {
+                admitted_ns: live.admitted_ns,
+                first_ns,
+                step_ns: live.step_ns,
+            },
             phases: live.phases,
             confidence_ppm: live
                 .confidences
@@ -275,6 +295,32 @@ mod tests {
         let want = vec![vec![250_000, 1_000_000], vec![500_000, 0]];
         assert_eq!(of(Some(vec![0.5, 0.0])), Some(want));
         assert_eq!(of(None), None);
+    }
+
+    #[test]
+    fn steps_are_timed_from_token_to_token() {
+        let (mut watch, pass) = by_hand();
+        let round = Round {
+            drafted: 0,
+            verified: 0,
+            accepted: 0,
+            committed: 1,
+        };
+        pass(3);
+        watch.admitted(7);
+        pass(10);
+        watch.first_token(7, 1);
+        for ns in [20, 5] {
+            pass(ns);
+            watch.round(7, &round, &[1]);
+        }
+        end(&mut watch, 7);
+        let timeline = watch.times(7).timeline;
+        assert_eq!((timeline.admitted_ns, timeline.first_ns), (3, 13));
+        assert_eq!(
+            (timeline.step_ns.as_slice(), timeline.finished_ns()),
+            (&[20, 5][..], 38)
+        );
     }
 
     #[test]

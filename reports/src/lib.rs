@@ -6,6 +6,8 @@
 mod bootstrap;
 mod calibration;
 mod coverage;
+mod latency;
+mod load;
 mod metrics;
 mod record;
 mod sampling_key;
@@ -18,9 +20,11 @@ pub use coverage::{
     COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
     rescued_overall, slot_coverage,
 };
+pub use latency::{Latency, Plateau, percentile};
 pub use metrics::{CellStats, Equality, cells};
 pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
+    Timeline,
 };
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use store::{StoreError, parse_records, read_records};

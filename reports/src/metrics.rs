@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::SamplingKey;
 use crate::bootstrap::{interval, ratio_interval};
+use crate::latency::Latency;
 use crate::record::{Answer, Cell, Outcome, PromptKey, Record};
 
 /// Everything a table says about one cell. A number that cannot be computed is `None`, never 0.
@@ -33,6 +34,8 @@ pub struct CellStats {
     pub repeated_share: Option<f64>,
     /// Whether the text is vanilla's.
     pub equality: Equality,
+    /// What a client waits for, and throughput over whole batches.
+    pub latency: Latency,
     /// Why the cell has no numbers a reader should see: the first failure, or the reason it was skipped.
     pub trouble: Option<String>,
 }
@@ -175,6 +178,7 @@ impl<'a> Group<'a> {
             accepted_share: ratio(sums.accepted, sums.verified),
             repeated_share: ratio(sums.repeated, sums.grams),
             equality: self.equality(cell, vanilla),
+            latency: Latency::of(self, cell.concurrency),
             trouble: self.trouble.map(str::to_owned),
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::SamplingKey;
 
 /// Version of the record layout; a record of another version is an error, never guessed at.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// One answer, or one reason why there is none: a line of `records.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,10 +139,31 @@ pub struct Answer {
     /// Wall time of the batch that the answer was decoded in, prefills included; answers of one cell and pass share
     /// it at concurrency above 1, at concurrency 1 it is the answer's own.
     pub batch_ns: u64,
+    /// When what happened.
+    pub timeline: Timeline,
     /// Where the time went. A phase that several sequences share is divided evenly among them.
     pub phases: Phases,
     /// How repetitive the text is.
     pub grams: Grams,
+}
+
+/// When things happened to one request, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeline {
+    /// From the batch's begin to the request's entering a slot.
+    pub admitted_ns: u64,
+    /// From the batch's begin to the first token.
+    pub first_ns: u64,
+    /// From the tokens before to those of each round, waiting for other requests included; as many as rounds.
+    pub step_ns: Vec<u64>,
+}
+
+impl Timeline {
+    /// From the batch's begin to the last token.
+    pub fn finished_ns(&self) -> u64 {
+        self.first_ns + self.step_ns.iter().sum::<u64>()
+    }
 }
 
 /// Lists of equal length, one entry a round. Identity: `n_tokens == 1 + sum(committed)`.
@@ -229,14 +250,20 @@ impl Phases {
     }
 }
 
+/// What a reader of a record of this schema is told, if it is not [`SCHEMA`].
+pub(crate) fn other_version(schema: u32) -> Option<String> {
+    (schema != SCHEMA).then(|| {
+        format!(
+            "schema is {schema}, this program reads {SCHEMA}; read the run with the version that wrote it"
+        )
+    })
+}
+
 impl Record {
     /// Says what is inconsistent about the record, if anything.
     pub fn fault(&self) -> Option<String> {
-        if self.schema != SCHEMA {
-            return Some(format!(
-                "schema is {}, this program reads {SCHEMA}; read the run with the version that wrote it",
-                self.schema
-            ));
+        if let Some(why) = other_version(self.schema) {
+            return Some(why);
         }
         let Outcome::Ok(answer) = &self.outcome else {
             return None;
@@ -268,6 +295,13 @@ impl Answer {
         }
         if [drafted.len(), verified.len(), accepted.len()] != [n; 3] {
             return Some("the four round lists differ in length".into());
+        }
+        if self.timeline.step_ns.len() != n {
+            let steps = self.timeline.step_ns.len();
+            return Some(format!("{steps} step times for {n} rounds"));
+        }
+        if self.timeline.first_ns < self.timeline.admitted_ns {
+            return Some("the first token came before the request".into());
         }
         let total = 1 + committed.iter().map(|c| u64::from(*c)).sum::<u64>();
         if total != u64::from(self.n_tokens) {
@@ -314,6 +348,11 @@ pub(crate) mod tests {
             prefill_ns: 50,
             decode_ns: u64::from(n_tokens - 1) * 1000,
             batch_ns: 50 + u64::from(n_tokens - 1) * 1000,
+            timeline: Timeline {
+                admitted_ns: 0,
+                first_ns: 50,
+                step_ns: rounds.iter().map(|r| u64::from(r.1) * 1000).collect(),
+            },
             phases: Phases::default(),
             grams: Grams {
                 total: 10,
@@ -389,6 +428,8 @@ pub(crate) mod tests {
         };
         assert!(spoil(|a| a.n_tokens = 9).contains("n_tokens is 9"));
         assert!(spoil(|a| a.rounds.drafted.truncate(1)).contains("differ in length"));
+        assert!(spoil(|a| a.timeline.step_ns.truncate(1)).contains("1 step times for 2"));
+        assert!(spoil(|a| a.timeline.admitted_ns = 60).contains("before the request"));
         assert!(spoil(|a| a.rounds.accepted[1] = 4).contains("round 1 breaks"));
         assert!(spoil(|a| a.rounds.verified[0] = 1).contains("round 0 breaks"));
         let confidences = |lists: &[&[u32]]| Some(lists.iter().map(|l| l.to_vec()).collect());

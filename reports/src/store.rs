@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::record::Record;
+use crate::record::{Record, other_version};
 
 /// Why records cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +54,21 @@ pub fn parse_records(text: &str, path: &Path) -> Result<Vec<Record>, StoreError>
                 line: line_idx + 1,
                 why,
             };
-            let record: Record =
-                serde_json::from_str(line).map_err(|err| broken(err.to_string()))?;
+            let record: Record = serde_json::from_str(line).map_err(|err| {
+                // A record of another version lacks or has keys; its version is the reason a reader can use.
+                let version = serde_json::from_str::<Versioned>(line).ok();
+                let other = version.and_then(|v| other_version(v.schema));
+                broken(other.unwrap_or_else(|| err.to_string()))
+            })?;
             record.fault().map_or(Ok(record), |why| Err(broken(why)))
         })
         .collect()
+}
+
+/// The part of a record that every version has.
+#[derive(serde::Deserialize)]
+struct Versioned {
+    schema: u32,
 }
 
 #[cfg(test)]

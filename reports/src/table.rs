@@ -39,6 +39,10 @@ pub fn render(records: &[Record], layout: &Layout) -> String {
             out.push('\n');
         }
         out.push_str(&grid.asides());
+        if grid.batched {
+            out.push_str(&crate::load::table(&grid.load_rows()));
+            out.push('\n');
+        }
         out.push('\n');
     }
     out.push_str(&notes.text());
@@ -274,6 +278,20 @@ impl<'a> Grid<'a> {
         }
     }
 
+    /// Every cell with answers, in the order of the table.
+    fn load_rows(&self) -> Vec<(&str, &str, &CellStats)> {
+        let methods = std::iter::once("vanilla").chain(self.methods.iter().copied());
+        let mut methods: Vec<&str> = methods.collect();
+        methods.dedup();
+        let suites = self.suites.iter();
+        let each = suites.flat_map(|suite| methods.iter().map(|method| (*suite, *method)));
+        each.filter_map(|(suite, method)| {
+            let stat = self.at.get(&(suite, method))?;
+            stat.trouble.is_none().then_some((suite, method, *stat))
+        })
+        .collect()
+    }
+
     /// Intervals and shares, which would make the table too wide.
     fn asides(&self) -> String {
         let mut out = String::new();
@@ -328,6 +346,7 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
             "batch tok/s: tokens of all sequences / wall time of the batch, prefills out; at concurrency above 1 the",
         );
         say("  speedup is the ratio of these.");
+        crate::load::DEFINITIONS.iter().for_each(|line| say(line));
     }
     let any = |wanted: fn(&Equality) -> bool| stats.values().any(|s| wanted(&s.equality));
     if any(|e| matches!(e, Equality::Exact { .. })) {

@@ -2,7 +2,7 @@
 
 use reports::{
     Answer, Cell, Ended, Grams, Layout, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA,
-    SamplingKey, Thinking, render,
+    SamplingKey, Thinking, Timeline, render,
 };
 
 fn cell(method: &str, suite: &str) -> Cell {
@@ -50,6 +50,11 @@ fn answer(step: u32, ns_per_token: u64) -> Outcome {
         prefill_ns: 1000,
         decode_ns: 12 * ns_per_token,
         batch_ns: 1000 + 12 * ns_per_token,
+        timeline: Timeline {
+            admitted_ns: 0,
+            first_ns: 1000,
+            step_ns: vec![u64::from(step) * ns_per_token; n],
+        },
         phases: Phases::default(),
         grams: Grams {
             total: 6,
@@ -193,6 +198,17 @@ fn above_concurrency_1_the_batchs_throughput_stands_beside_one_sequences_speed()
         "2/2",
     ];
     assert_eq!(maths, want, "{text}");
+    // Two answers bound no percentile and make no plateau, their 24 steps bound the median; 26 tokens in 12 ms.
+    let load = text
+        .lines()
+        .map(|l| l.split_whitespace().collect::<Vec<_>>());
+    let want = [
+        &["mini-maths", "vanilla"][..],
+        &["-"; 6],
+        &["1.00", "-", "2167", "n/a"],
+    ]
+    .concat();
+    assert!(load.clone().any(|row| row == want), "{text}");
     assert!(
         text.contains("batch tok/s: tokens of all sequences"),
         "{text}"

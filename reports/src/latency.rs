@@ -1,0 +1,228 @@
+//! What a client of the engine sees: waiting times by percentile, and throughput over a whole cell and over its full
+//! part.
+
+use crate::metrics::Group;
+use crate::record::Answer;
+
+/// Part of the concurrency that must be in flight for a moment to belong to the plateau.
+const FULL: f64 = 0.9;
+/// Answers that a plateau needs, for each sequence at once.
+const WAVES: usize = 10;
+
+/// One cell's times, in nanoseconds, exact and not binned.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// From entering a slot to the first token, rising.
+    pub first_token: Vec<u64>,
+    /// From first token to last over the tokens between, rising; answers of one token have none.
+    pub per_token: Vec<u64>,
+    /// From entering a slot to the last token, rising.
+    pub answer: Vec<u64>,
+    /// Between the tokens of one round and the next, rising.
+    pub step: Vec<u64>,
+    /// Tokens of all answers over the wall time of the batches that gave them, prefills included.
+    pub makespan_tokens_per_sec: Option<f64>,
+    /// The same over the moments when nearly all slots were taken.
+    pub plateau: Option<Plateau>,
+}
+
+/// The longest span of each batch with at least 0.9 of the concurrency in flight, all batches together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plateau {
+    /// Tokens that came in it a second.
+    pub tokens_per_sec: f64,
+    /// Length in nanoseconds.
+    pub ns: u64,
+    /// Part of all tokens that came in it.
+    pub share: f64,
+}
+
+impl Latency {
+    /// Of all answers of one cell.
+    pub(crate) fn of(group: &Group<'_>, concurrency: u32) -> Self {
+        let mut passes: std::collections::BTreeMap<u32, Vec<&Answer>> = Default::default();
+        for ((_, _, pass), timed) in &group.answers {
+            passes.entry(*pass).or_default().push(timed.answer);
+        }
+        let answers = || passes.values().flatten().copied();
+        let list = |of: fn(&Answer) -> Option<u64>| rising(answers().filter_map(of).collect());
+        Self {
+            first_token: list(|a| Some(a.timeline.first_ns - a.timeline.admitted_ns)),
+            per_token: list(|a| {
+                let ns = a.timeline.finished_ns() - a.timeline.first_ns;
+                ns.checked_div(u64::from(a.n_tokens.saturating_sub(1)))
+            }),
+            answer: list(|a| Some(a.timeline.finished_ns() - a.timeline.admitted_ns)),
+            step: rising(answers().flat_map(|a| a.timeline.step_ns.clone()).collect()),
+            makespan_tokens_per_sec: makespan(&passes.values().collect::<Vec<_>>(), concurrency),
+            plateau: plateau(&passes.values().collect::<Vec<_>>(), concurrency),
+        }
+    }
+}
+
+fn rising(mut values: Vec<u64>) -> Vec<u64> {
+    values.sort_unstable();
+    values
+}
+
+fn makespan(passes: &[&Vec<&Answer>], concurrency: u32) -> Option<f64> {
+    let (mut tokens, mut ns) = (0, 0);
+    for answers in passes {
+        tokens += answers.iter().map(|a| u64::from(a.n_tokens)).sum::<u64>();
+        let each = answers.iter().map(|a| a.batch_ns);
+        // At concurrency 1 every answer is a batch of its own.
+        ns += match concurrency {
+            1 => each.sum(),
+            _ => each.max().unwrap_or(0),
+        };
+    }
+    (ns > 0).then(|| tokens as f64 * 1e9 / ns as f64)
+}
+
+fn plateau(passes: &[&Vec<&Answer>], concurrency: u32) -> Option<Plateau> {
+    if concurrency == 1 || passes.is_empty() {
+        return None;
+    }
+    let (mut inside, mut all, mut ns) = (0, 0, 0);
+    for answers in passes {
+        if answers.len() < WAVES * concurrency as usize {
+            return None;
+        }
+        let (from, to) = span(answers, concurrency)?;
+        ns += to - from;
+        for answer in *answers {
+            all += u64::from(answer.n_tokens);
+            inside += tokens_between(answer, from, to);
+        }
+    }
+    (ns > 0 && all > 0).then(|| Plateau {
+        tokens_per_sec: inside as f64 * 1e9 / ns as f64,
+        ns,
+        share: inside as f64 / all as f64,
+    })
+}
+
+/// The longest span with enough requests in flight; of equals the first.
+fn span(answers: &[&Answer], concurrency: u32) -> Option<(u64, u64)> {
+    let needed = (FULL * f64::from(concurrency)).ceil() as i64;
+    // An end before a begin at the same moment: the slot changes hands, and a span may not be cut there.
+    let mut events: Vec<(u64, i64)> = Vec::with_capacity(2 * answers.len());
+    for answer in answers {
+        events.push((answer.timeline.admitted_ns, 1));
+        events.push((answer.timeline.finished_ns(), -1));
+    }
+    events.sort_unstable_by_key(|(at, change)| (*at, -change));
+    let (mut in_flight, mut since, mut best) = (0, None, None);
+    for (at, change) in events {
+        in_flight += change;
+        match (in_flight >= needed, since) {
+            (true, None) => since = Some(at),
+            (false, Some(from)) => {
+                let longer = |(a, b): (u64, u64)| at - from > b - a;
+                if best.is_none_or(longer) {
+                    best = Some((from, at));
+                }
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    best
+}
+
+/// Tokens of an answer that came after `from` and not after `to`.
+fn tokens_between(answer: &Answer, from: u64, to: u64) -> u64 {
+    let mut at = answer.timeline.first_ns;
+    let within = |at: u64| at > from && at <= to;
+    let mut tokens = u64::from(within(at));
+    for (step, committed) in answer.timeline.step_ns.iter().zip(&answer.rounds.committed) {
+        at += step;
+        if within(at) {
+            tokens += u64::from(*committed);
+        }
+    }
+    tokens
+}
+
+/// A percentile (`p` from 0 to 100) of rising values, interpolated between neighbours (type 7). `None` if the sample is
+/// too small to bound it: with less than 95 % probability does its largest value lie above.
+pub fn percentile(rising: &[u64], p: f64) -> Option<f64> {
+    let n = rising.len();
+    // The chance that all n values lie below the percentile.
+    if n == 0 || (p / 100.0).powi(n as i32) > 0.05 {
+        return None;
+    }
+    let at = p / 100.0 * (n - 1) as f64;
+    let below = at.floor() as usize;
+    let above = (below + 1).min(n - 1);
+    let (low, high) = (rising[below] as f64, rising[above] as f64);
+    Some(low + (at - below as f64) * (high - low))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::groups;
+    use crate::record::tests::{answer, record};
+    use crate::record::{Outcome, Record, Timeline};
+
+    #[test]
+    fn a_percentile_needs_a_sample_that_bounds_it() {
+        let upto = |n: u64| (1..=n).collect::<Vec<u64>>();
+        for (p, needed) in [(50.0, 5), (90.0, 29), (95.0, 59), (99.0, 299)] {
+            assert_eq!(percentile(&upto(needed - 1), p), None, "p{p}");
+            assert!(percentile(&upto(needed), p).is_some(), "p{p}");
+        }
+        // numpy.percentile(range(1, 31), 90) and of 50.
+        assert!((percentile(&upto(30), 90.0).unwrap() - 27.1).abs() < 1e-9);
+        assert!((percentile(&upto(30), 50.0).unwrap() - 15.5).abs() < 1e-9);
+    }
+
+    /// One request a slot and wave: 3 tokens in 2 rounds of 10 ns, the first token after 5.
+    fn waves(n: u64, slots: u64) -> Vec<Record> {
+        (0..n)
+            .map(|i| {
+                let mut record = record("dflash", &i.to_string(), answer(&[(0, 1), (0, 1)]));
+                record.cell.concurrency = slots as u32;
+                if let Outcome::Ok(answer) = &mut record.outcome {
+                    let begin = i / slots * 25;
+                    answer.timeline = Timeline {
+                        admitted_ns: begin,
+                        first_ns: begin + 5,
+                        step_ns: vec![10, 10],
+                    };
+                    answer.batch_ns = n.div_ceil(slots) * 25;
+                }
+                record
+            })
+            .collect()
+    }
+
+    fn of(records: &[Record]) -> Latency {
+        let groups = groups(records);
+        let (cell, group) = groups.iter().next().unwrap();
+        Latency::of(group, cell.concurrency)
+    }
+
+    #[test]
+    fn waiting_is_counted_from_the_slot_and_throughput_from_the_batch() {
+        let got = of(&waves(40, 2));
+        assert_eq!((got.first_token[0], got.answer[39]), (5, 25));
+        assert_eq!((got.per_token[0], got.step.len()), (10, 80));
+        // 40 answers of 3 tokens in 20 waves of 25 ns.
+        assert_eq!(got.makespan_tokens_per_sec, Some(120.0 * 1e9 / 500.0));
+    }
+
+    #[test]
+    fn the_plateau_is_where_slots_are_full_and_needs_ten_waves() {
+        let plateau = of(&waves(40, 2)).plateau.unwrap();
+        assert_eq!((plateau.ns, plateau.share), (500, 1.0));
+        assert_eq!(of(&waves(19, 2)).plateau, None);
+        assert_eq!(of(&waves(19, 1)).plateau, None);
+        // The last wave is half empty: its request's 3 tokens lie outside.
+        let plateau = of(&waves(41, 2)).plateau.unwrap();
+        assert_eq!(plateau.ns, 500);
+        assert!((plateau.share - 120.0 / 123.0).abs() < 1e-12);
+        assert!((plateau.tokens_per_sec - 120.0 * 1e9 / 500.0).abs() < 1e-3);
+    }
+}
