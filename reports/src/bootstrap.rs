@@ -1,10 +1,17 @@
 //! Intervals of a ratio of sums whose unit is the prompt: answers to one prompt, and rounds of one answer, are not
 //! independent, so whole prompts are drawn anew.
 
-const RESAMPLES: usize = 2000;
+use statrs::distribution::{ContinuousCDF as _, Normal, StudentsT};
 
-/// Percentile bootstrap interval, 95 %, of a statistic over clusters: as many are drawn with replacement as there
-/// are. The same clusters give the same interval. `None` with fewer than 2 clusters, or if the statistic never exists.
+const RESAMPLES: usize = 10_000;
+
+/// Bias-corrected and accelerated bootstrap interval, 95 %, of a statistic over clusters: as many are drawn with
+/// replacement as there are. The same clusters give the same interval. `None` with fewer than 2 clusters, or if the
+/// statistic never exists.
+///
+/// Sources: Efron (1987), "Better bootstrap confidence intervals"; the acceleration is the jackknife's. For the small
+/// number of clusters the ends are moved out as Hesterberg (2015), "What teachers should know about the bootstrap",
+/// expands percentiles.
 pub(crate) fn interval<T: Copy>(
     clusters: &[T],
     statistic: impl Fn(&[T]) -> Option<f64>,
@@ -28,7 +35,64 @@ pub(crate) fn interval<T: Copy>(
     values.sort_by(f64::total_cmp);
     let last = values.len().checked_sub(1)?;
     let at = |share: f64| values[(share * last as f64).round() as usize];
-    Some((at(0.025), at(0.975)))
+    let ends = ends(clusters.len());
+    let [low, high] = match statistic(clusters) {
+        Some(value) => levels(&values, value, acceleration(clusters, &statistic), ends),
+        None => ends.map(|z| Normal::standard().cdf(z)),
+    };
+    Some((at(low), at(high)))
+}
+
+/// Ends of a 95 % interval in standard deviations of the resampled statistic, which are `sqrt((n - 1) / n)` too small:
+/// those of Student's t with n - 1 degrees of freedom.
+fn ends(n_clusters: usize) -> [f64; 2] {
+    let n = n_clusters as f64;
+    let end = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.96, |t| t.inverse_cdf(0.975));
+    [-1.0, 1.0].map(|side| side * end * (n / (n - 1.0)).sqrt())
+}
+
+/// Which shares of the rising `values` are the ends, given the statistic of the clusters themselves.
+fn levels(values: &[f64], value: f64, acceleration: f64, ends: [f64; 2]) -> [f64; 2] {
+    let below = values.partition_point(|v| *v < value);
+    let upto = values.partition_point(|v| *v <= value);
+    // Half of those that equal it lie below.
+    let share = (below + upto) as f64 / (2 * values.len()) as f64;
+    let normal = Normal::standard();
+    let bias = normal.inverse_cdf(share);
+    let level = |end: f64| {
+        let z = bias + end;
+        normal.cdf(bias + z / (1.0 - acceleration * z))
+    };
+    let levels = ends.map(level);
+    match levels.iter().all(|l| l.is_finite()) && levels[0] < levels[1] {
+        true => levels,
+        // Nothing lies below the value, or nothing above: there is no bias to read.
+        false => ends.map(|z| normal.cdf(z)),
+    }
+}
+
+/// A sixth of the skewness of the statistic's influence, from leaving out one cluster at a time; 0 if that fails.
+fn acceleration<T: Copy>(clusters: &[T], statistic: &impl Fn(&[T]) -> Option<f64>) -> f64 {
+    let mut rest: Vec<T> = clusters[1..].to_vec();
+    let mut without = Vec::with_capacity(clusters.len());
+    for (i, cluster) in clusters.iter().enumerate() {
+        match statistic(&rest) {
+            Some(value) => without.push(value),
+            None => return 0.0,
+        }
+        // The next one comes out, this one back in.
+        if let Some(slot) = rest.get_mut(i) {
+            *slot = *cluster;
+        }
+    }
+    let mean = without.iter().sum::<f64>() / without.len() as f64;
+    let power = |n: i32| without.iter().map(|v| (mean - v).powi(n)).sum::<f64>();
+    let spread = power(2).powf(1.5);
+    if spread > 0.0 {
+        power(3) / (6.0 * spread)
+    } else {
+        0.0
+    }
 }
 
 /// [`interval`] of `sum(num) / sum(den)` over clusters `(num, den)`.
@@ -70,6 +134,84 @@ mod tests {
         let (low, high) = ratio_interval(&clusters).unwrap();
         assert!((low - 2.902).abs() < 0.02, "{low}");
         assert!((high - 3.098).abs() < 0.02, "{high}");
+    }
+
+    #[test]
+    fn skewness_moves_both_ends_and_bias_too() {
+        let values: Vec<f64> = (0..1000).map(f64::from).collect();
+        let close = |got: [f64; 2], want: [f64; 2]| {
+            let off = (got[0] - want[0]).abs().max((got[1] - want[1]).abs());
+            assert!(off < 1e-3, "{got:?} for {want:?}");
+        };
+        let levels = |value, acceleration| levels(&values, value, acceleration, [-1.96, 1.96]);
+        close(levels(499.5, 0.0), [0.025, 0.975]);
+        // -1.96 / (1 + 0.05 * 1.96) = -1.785 and 1.96 / (1 - 0.05 * 1.96) = 2.173.
+        close(levels(499.5, 0.05), [0.0371, 0.9851]);
+        // 60 % below the value: 2 * 0.2533 -+ 1.96.
+        close(levels(600.0, 0.0), [0.0731, 0.9932]);
+        close(levels(-1.0, 0.0), [0.025, 0.975]);
+        // scipy.stats.t.ppf(0.975, 59) is 2.0010.
+        assert!((ends(60)[1] - 2.0010 * (60f64 / 59.0).sqrt()).abs() < 1e-4);
+        let cubes: Vec<f64> = (1..=20).map(|i| f64::from(i).powi(3)).collect();
+        let mean = |x: &[f64]| Some(x.iter().sum::<f64>() / x.len() as f64);
+        // The skewness of the values over 6 sqrt(20).
+        let center = mean(&cubes).unwrap();
+        let moment = |n| cubes.iter().map(|x| (x - center).powi(n)).sum::<f64>() / 20.0;
+        let skewness = moment(3) / moment(2).powf(1.5);
+        let want = skewness / (6.0 * 20f64.sqrt());
+        assert!((acceleration(&cubes, &mean) - want).abs() < 1e-9);
+    }
+
+    /// Answers of one prompt: `(tokens, rounds)` of a drafter of 7 whose acceptance is the prompt's own, to about 120
+    /// tokens.
+    fn prompt(state: &mut u64) -> Vec<(u64, u64)> {
+        let mut uniform = || (below(state, 1 << 53) as f64 + 0.5) / (1u64 << 53) as f64;
+        let mut normal = || {
+            let (a, b) = (uniform(), uniform());
+            (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+        };
+        let acceptance = (0.8 + 0.08 * normal()).clamp(0.2, 0.98);
+        let length = (120.0 * (0.5 * normal()).exp()) as u64;
+        let (mut tokens, mut rounds) = (0, Vec::new());
+        while tokens < length {
+            let mut committed = 1;
+            while committed < 8 && uniform() < acceptance {
+                committed += 1;
+            }
+            let committed = committed.min(length - tokens);
+            tokens += committed;
+            rounds.push((committed, 1));
+        }
+        rounds
+    }
+
+    #[test]
+    fn ninety_five_percent_of_intervals_over_prompts_hold_the_truth_and_those_over_rounds_do_not() {
+        const TRIALS: usize = 1000;
+        let pool = |rounds: &[(u64, u64)]| {
+            let sum = rounds.iter().fold((0, 0), |s, r| (s.0 + r.0, s.1 + r.1));
+            sum.0 as f64 / sum.1 as f64
+        };
+        let mut state = 1;
+        let many: Vec<(u64, u64)> = (0..100_000).flat_map(|_| prompt(&mut state)).collect();
+        let truth = pool(&many);
+        let (mut by_prompt, mut by_round) = (0, 0);
+        for trial in 0..TRIALS {
+            let prompts: Vec<Vec<(u64, u64)>> = (0..60).map(|_| prompt(&mut state)).collect();
+            let sums = prompts.iter().map(|rounds| {
+                let tokens = rounds.iter().map(|r| r.0).sum();
+                (tokens, rounds.len() as u64)
+            });
+            let holds = |(low, high): (f64, f64)| u32::from(low <= truth && truth <= high);
+            by_prompt += holds(ratio_interval(&sums.collect::<Vec<_>>()).unwrap());
+            // Many more clusters: fewer trials tell enough.
+            if trial < 60 {
+                by_round += holds(ratio_interval(&prompts.concat()).unwrap());
+            }
+        }
+        // A share of 0.95 in 1000 trials has a standard deviation of 0.7 points.
+        assert!((930..=970).contains(&by_prompt), "{by_prompt} of {TRIALS}");
+        assert!(by_round < 50, "{by_round} of 60: the prompt is the unit");
     }
 
     #[test]
