@@ -4,10 +4,10 @@ use std::fs;
 use std::str::FromStr as _;
 
 use anyhow::{Context as _, Result, ensure};
-use reports::{Outcome, RatedRound, SamplingKey, fit_temperatures, read_records};
+use reports::{Outcome, RatedRound, SamplingKey, fit_temperatures};
 
 use crate::cli::CalibrateArgs;
-use crate::folder::RECORDS;
+use crate::folder::{RECORDS, stored_records};
 use crate::output::{Ending, Verdict, say};
 
 /// Writes the temperatures of one arm's drafter.
@@ -71,7 +71,14 @@ impl Round {
 fn rated(args: &CalibrateArgs, sampling: SamplingKey) -> Result<Vec<Round>> {
     let mut out = Vec::new();
     for run in &args.runs {
-        for record in read_records(&run.join(RECORDS))? {
+        let records = stored_records(run)?;
+        let nothing = || {
+            format!(
+                "{}: holds no {RECORDS}; name the folder of a run",
+                run.display()
+            )
+        };
+        for record in records.with_context(nothing)? {
             let cell = &record.cell;
             let is_asked = cell.method == args.method && cell.target == args.target;
             if !is_asked || cell.sampling != sampling {

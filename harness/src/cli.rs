@@ -15,10 +15,12 @@ Examples:
   draftbench analyse coverage                    how often the right token is among a slot's first 16
   draftbench run --sampling greedy,t1000 --thinking both --concurrency 1,8
   draftbench plan --targets tiny-llama           what would run, and what could not
+  draftbench run --matrix my.toml --out runs/a   a matrix of your own
+  draftbench run --resume runs/a                 go on after Ctrl-C, a kill or a power cut
   draftbench generate --rounds \"What is 12 + 30?\"
   draftbench list                                every target, method and suite
 
-Exit code: 0 fine, 1 a cell failed or a text differs from vanilla's, 2 bad input.";
+Exit code: 0 fine, 1 a cell failed or a text differs from vanilla's, 2 bad input, 130 interrupted.";
 
 /// Measures speculative decoding: how many tokens a drafting method gets accepted per round, how much faster that
 /// makes a target model, and whether the text stays the same.
@@ -39,8 +41,13 @@ pub(crate) enum Command {
     /// Decode the matrix, prove the texts equal, print the table (the default)
     #[command(after_help = EXAMPLES)]
     Run(RunArgs),
-    /// Print what `run` with the same flags would do, and do nothing
-    Plan(RunArgs),
+    /// Print what `run` with the same flags would do, what is skipped and why, and an estimate of time and memory
+    Plan(PlanArgs),
+    /// Put the runs of one plan's shards together
+    Merge(MergeArgs),
+    /// Print a schema
+    #[command(subcommand)]
+    Schema(SchemaCommand),
     /// Stream one answer and show what speculation did for it
     Generate(GenerateArgs),
     /// List targets, methods and suites
@@ -55,20 +62,18 @@ pub(crate) enum Command {
     Train(TrainCommand),
 }
 
-/// Every list takes commas, a repeated flag, or both.
+/// What to run. Every list takes commas, a repeated flag, or both.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct RunArgs {
-    /// Target models
-    #[arg(
-        long,
-        value_name = "ID",
-        value_delimiter = ',',
-        default_value = "tiny-qwen3"
-    )]
+pub(crate) struct SelectArgs {
+    /// Target models [default: those of the preset, tiny-qwen3 in quick]
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) targets: Vec<String>,
     /// What is run unless flags say otherwise: a list that is typed takes the place of the preset's
     #[arg(long, value_name = "ID", default_value = "quick")]
     pub(crate) preset: String,
+    /// A matrix.toml in place of a preset; docs/matrix.schema.json describes it
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub(crate) matrix: Option<PathBuf>,
     /// Decoding methods, with options as METHOD:KEY=VALUE:KEY=VALUE; `draftbench list` names them all. Vanilla is
     /// always measured too, since a speedup is relative to it
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
@@ -79,9 +84,9 @@ pub(crate) struct RunArgs {
     /// How tokens are chosen: greedy, or t and the temperature in thousandths (t1000 is temperature 1)
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub(crate) sampling: Vec<String>,
-    /// Thinking switch of the chat template
-    #[arg(long, value_enum, default_value = "off")]
-    pub(crate) thinking: ThinkingArg,
+    /// Thinking switch of the chat template [default: the preset's, off in quick]
+    #[arg(long, value_enum)]
+    pub(crate) thinking: Option<ThinkingArg>,
     /// Sequences decoded at once, 1 to 64
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) concurrency: Vec<u32>,
@@ -94,17 +99,85 @@ pub(crate) struct RunArgs {
     /// Most tokens of an answer
     #[arg(long, value_name = "N")]
     pub(crate) max_new: Option<u32>,
-    /// Seed of every random stream
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Folder for records.jsonl and run.json; must not hold a run yet [default: runs/TIME-ID]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
+    /// Seed of every random stream [default: the preset's, 0 in quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
     /// Store the token ids of every answer too, not only their hash
     #[arg(long)]
     pub(crate) keep_tokens: bool,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
+}
+
+/// Flags that choose what is run; a stored plan has chosen already.
+const CHOOSING: [&str; 13] = [
+    "targets",
+    "preset",
+    "matrix",
+    "methods",
+    "suites",
+    "sampling",
+    "thinking",
+    "concurrency",
+    "prompts",
+    "samples",
+    "max_new",
+    "seed",
+    "keep_tokens",
+];
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
+    /// Folder for records.jsonl and run.json; must not hold a run yet [default: runs/TIME-ID]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with an interrupted run: sealed groups are kept. With --plan, a folder that is not there yet begins one
+    #[arg(long, value_name = "DIR", conflicts_with_all = CHOOSING)]
+    pub(crate) resume: Option<PathBuf>,
+    /// Run the plan.json that `draftbench plan --out` wrote
+    #[arg(long, value_name = "FILE", conflicts_with_all = CHOOSING)]
+    pub(crate) plan: Option<PathBuf>,
+    /// Only the i-th of n parts of the plan, from 1/n to n/n [default: from SLURM_ARRAY_TASK_ID or
+    /// JOB_COMPLETION_INDEX, if set]
+    #[arg(long, value_name = "I/N", requires = "plan")]
+    pub(crate) shard: Option<String>,
+    /// A target that cannot be loaded fails its groups and the rest goes on; exit code 1
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
+    /// File for the plan, which `run --plan` takes; must not exist yet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Vanilla tokens a second that the estimate of time assumes [default: 8 GB/s of memory over the target's f32
+    /// weights]
+    #[arg(long, value_name = "N")]
+    pub(crate) assume_rate: Option<u32>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct MergeArgs {
+    /// Folder for the merged run; must not hold a run yet
+    #[arg(value_name = "OUT")]
+    pub(crate) out: PathBuf,
+    /// Folders of runs of one plan
+    #[arg(value_name = "RUN", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Merge although groups of the plan are missing
+    #[arg(long)]
+    pub(crate) partial: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum SchemaCommand {
+    /// The JSON schema of matrix.toml
+    Matrix,
 }
 
 /// Flags that `run`, `plan` and `generate` share.
@@ -277,16 +350,14 @@ mod tests {
     #[test]
     fn without_a_subcommand_the_quick_preset_is_asked_for() {
         let args = run_args(&["draftbench"]);
-        assert_eq!(
-            (args.preset.as_str(), args.targets),
-            ("quick", vec!["tiny-qwen3".to_owned()])
-        );
-        assert!(args.methods.is_empty() && args.suites.is_empty() && args.sampling.is_empty());
+        let args = args.select;
+        assert_eq!((args.preset.as_str(), args.seed), ("quick", None));
+        assert!(args.methods.is_empty() && args.suites.is_empty() && args.targets.is_empty());
     }
 
     #[test]
     fn lists_take_commas_and_repeated_flags() {
         let typed = ["draftbench", "--concurrency", "1,2", "--concurrency", "8"];
-        assert_eq!(run_args(&typed).concurrency, [1, 2, 8]);
+        assert_eq!(run_args(&typed).select.concurrency, [1, 2, 8]);
     }
 }

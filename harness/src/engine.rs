@@ -62,6 +62,10 @@ pub(crate) struct Job<'a> {
     pub(crate) tokens: Tokens,
     /// What schedulers are told of the engine; nothing if none asks.
     pub(crate) cost: Option<&'a CostTable>,
+    /// Batches that were measured before an interruption, and are not measured again.
+    pub(crate) n_done: usize,
+    /// Methods that failed in them.
+    pub(crate) lost: &'a [String],
 }
 
 /// Takes records as they come.
@@ -71,6 +75,28 @@ pub(crate) trait Sink {
     /// # Errors
     /// If the record cannot be stored; the run ends.
     fn take(&mut self, record: Record, tokens: &[u32]) -> Result<()>;
+
+    /// Every arm has answered the batch; `n_batches` are complete.
+    ///
+    /// # Errors
+    /// If that cannot be stored; the run ends.
+    fn batch_done(&mut self, _n_batches: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether the user wants no more answers.
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+/// How a block of cells ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measured {
+    /// Every batch is complete.
+    Whole,
+    /// The user stopped it; the batch at hand is lost.
+    Stopped,
 }
 
 /// How often [`measure`] answers each prompt: batches run twice, so that arms can be taken in both orders.
@@ -91,37 +117,49 @@ pub(crate) fn measure(
     arms: &mut [&mut Arm],
     job: &Job<'_>,
     sink: &mut dyn Sink,
-) -> Result<()> {
+) -> Result<Measured> {
+    let slots = job.cell.concurrency as usize;
+    let batch_len = if slots == 1 { 1 } else { job.asks.len().max(1) };
+    let passes = 0..passes(job.cell.concurrency);
+    let batches: Vec<(u32, &[Ask])> = passes
+        .flat_map(|pass| job.asks.chunks(batch_len).map(move |batch| (pass, batch)))
+        .collect();
+    if job.n_done >= batches.len() {
+        return Ok(Measured::Whole);
+    }
     let mut bench = Bench {
         target,
         job,
-        out: vec![false; arms.len()],
+        out: arms.iter().map(|a| job.lost.contains(&a.method)).collect(),
         sink,
     };
-    let slots = job.cell.concurrency as usize;
     let first = &job.asks[..slots.min(job.asks.len())];
     for (arm_idx, arm) in arms.iter_mut().enumerate() {
+        if bench.sink.is_stopped() {
+            return Ok(Measured::Stopped);
+        }
+        if bench.out[arm_idx] {
+            continue;
+        }
         let warm = bench.decode(arm, first, job.max_new.min(WARM_UP_TOKENS));
         if let Err(err) = warm {
             bench.fail(arm_idx, arm, None, &err)?;
         }
     }
-    let batch_len = if slots == 1 { 1 } else { job.asks.len().max(1) };
-    let mut reversed = false;
-    for pass in 0..passes(job.cell.concurrency) {
-        for batch in job.asks.chunks(batch_len) {
-            for step in 0..arms.len() {
-                let arm_idx = if reversed {
-                    arms.len() - 1 - step
-                } else {
-                    step
-                };
-                bench.batch(arm_idx, arms[arm_idx], batch, pass)?;
+    for (batch_idx, (pass, batch)) in batches.into_iter().enumerate().skip(job.n_done) {
+        for step in 0..arms.len() {
+            if bench.sink.is_stopped() {
+                return Ok(Measured::Stopped);
             }
-            reversed = !reversed;
+            let arm_idx = match batch_idx % 2 {
+                0 => step,
+                _ => arms.len() - 1 - step,
+            };
+            bench.batch(arm_idx, arms[arm_idx], batch, pass)?;
         }
+        bench.sink.batch_done(batch_idx + 1)?;
     }
-    Ok(())
+    Ok(Measured::Whole)
 }
 
 /// What one batch gave.
@@ -296,7 +334,7 @@ pub(crate) fn answer(
 }
 
 /// SHA-256 over the ids, four little-endian bytes each, hexadecimal.
-fn sha256_of(tokens: &[u32]) -> String {
+pub(crate) fn sha256_of(tokens: &[u32]) -> String {
     let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
     datasets::sha256_bytes(&bytes)
 }

@@ -109,12 +109,14 @@ struct Case {
     sampling: SamplingKey,
     concurrency: u32,
     n_prompts: u32,
+    n_done: usize,
 }
 
 const GREEDY: Case = Case {
     sampling: SamplingKey::Greedy,
     concurrency: 1,
     n_prompts: 3,
+    n_done: 0,
 };
 
 fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
@@ -135,6 +137,8 @@ fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
         seed: 1,
         tokens: Tokens::Kept,
         cost: None,
+        n_done: case.n_done,
+        lost: &[],
     };
     let mut kept = Kept::default();
     let mut arms: Vec<&mut Arm> = arms.iter_mut().collect();
@@ -280,4 +284,24 @@ fn sampled_text_does_not_depend_on_the_batch_around_it() {
     };
     assert_eq!(of(1), of(4));
     assert_eq!(of(1).len(), 6);
+}
+
+#[test]
+fn batches_that_are_done_are_left_out_and_the_rest_is_as_it_would_have_been() {
+    for concurrency in [1, 2] {
+        let order = |n_done| {
+            let case = Case {
+                n_done,
+                concurrency,
+                ..GREEDY
+            };
+            let mut arms = [vanilla(), oracle("right", Wrong::Never)];
+            ran(&case, &mut arms).order()
+        };
+        let whole = order(0);
+        let batch_len = if concurrency == 1 { 2 } else { 6 };
+        for n_done in 0..=whole.len() / batch_len {
+            assert_eq!(order(n_done), whole[n_done * batch_len..], "{n_done} done");
+        }
+    }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use reports::{Cell, PromptKey, SamplingKey, Thinking};
+use reports::{Cell, Outcome, PromptKey, Record, SamplingKey, Thinking};
+
+use crate::engine::sha256_of;
 
 /// Greedy answers waiting for vanilla's, and vanilla's waiting for them.
 #[derive(Debug, Default)]
@@ -17,8 +19,15 @@ pub(crate) struct Ledger {
 #[derive(Debug, Default)]
 struct Page {
     /// Vanilla's first answer; all others, vanilla's own at another concurrency included, must equal it.
-    reference: Option<Vec<u32>>,
-    waiting: Vec<(Cell, Vec<u32>)>,
+    reference: Option<Text>,
+    waiting: Vec<(Cell, Text)>,
+}
+
+/// An answer: its hash as records hold it, and its tokens unless it was read from a record.
+#[derive(Clone, Debug)]
+struct Text {
+    sha256: String,
+    tokens: Option<Vec<u32>>,
 }
 
 /// Where an answer leaves vanilla's.
@@ -26,8 +35,8 @@ struct Page {
 pub(crate) struct Difference {
     cell: Cell,
     prompt: String,
-    /// 0-based, of generated tokens.
-    position: usize,
+    /// 0-based, of generated tokens; unknown of an answer that an earlier process decoded.
+    position: Option<usize>,
     got: Option<u32>,
     want: Option<u32>,
 }
@@ -35,12 +44,18 @@ pub(crate) struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let token = |t: Option<u32>| t.map_or("the end".into(), |t| format!("token {t}"));
+        let Some(position) = self.position else {
+            let (cell, prompt) = (&self.cell, &self.prompt);
+            return write!(
+                f,
+                "{cell}: prompt {prompt} differs from vanilla's, by its hash"
+            );
+        };
         write!(
             f,
-            "{}: prompt {} differs at position {} of the answer: {}, vanilla has {}",
+            "{}: prompt {} differs at position {position} of the answer: {}, vanilla has {}",
             self.cell,
             self.prompt,
-            self.position,
             token(self.got),
             token(self.want)
         )
@@ -50,6 +65,25 @@ impl fmt::Display for Difference {
 impl Ledger {
     /// Takes down an answer; sampled ones are nobody's equal and are passed over.
     pub(crate) fn add(&mut self, cell: &Cell, prompt: &PromptKey, tokens: &[u32]) {
+        let text = Text {
+            sha256: sha256_of(tokens),
+            tokens: Some(tokens.to_vec()),
+        };
+        self.add_text(cell, prompt, text);
+    }
+
+    /// Takes down an answer that an earlier process decoded.
+    pub(crate) fn add_stored(&mut self, record: &Record) {
+        if let (Some(prompt), Outcome::Ok(answer)) = (&record.prompt, &record.outcome) {
+            let text = Text {
+                sha256: answer.tokens_sha256.clone(),
+                tokens: answer.tokens.clone(),
+            };
+            self.add_text(&record.cell, prompt, text);
+        }
+    }
+
+    fn add_text(&mut self, cell: &Cell, prompt: &PromptKey, text: Text) {
         if cell.sampling != SamplingKey::Greedy {
             return;
         }
@@ -61,23 +95,18 @@ impl Ledger {
         );
         let page = self.prompts.entry(key).or_default();
         if page.reference.is_none() && cell.method == "vanilla" {
-            page.reference = Some(tokens.to_vec());
+            page.reference = Some(text);
         } else {
-            page.waiting.push((cell.clone(), tokens.to_vec()));
+            page.waiting.push((cell.clone(), text));
         }
         let Some(reference) = &page.reference else {
             return;
         };
-        for (cell, tokens) in page.waiting.drain(..) {
+        for (cell, text) in page.waiting.drain(..) {
             self.n_compared += 1;
-            if let Some(position) = first_difference(&tokens, reference) {
-                self.differences.push(Difference {
-                    cell,
-                    prompt: prompt.id.clone(),
-                    position,
-                    got: tokens.get(position).copied(),
-                    want: reference.get(position).copied(),
-                });
+            if text.sha256 != reference.sha256 {
+                self.differences
+                    .push(text.difference(reference, cell, &prompt.id));
             }
         }
     }
@@ -90,6 +119,21 @@ impl Ledger {
     /// Answers that are not vanilla's.
     pub(crate) fn differences(&self) -> &[Difference] {
         &self.differences
+    }
+}
+
+impl Text {
+    fn difference(&self, reference: &Self, cell: Cell, prompt: &str) -> Difference {
+        let both = self.tokens.as_ref().zip(reference.tokens.as_ref());
+        let position = both.and_then(|(own, other)| first_difference(own, other));
+        let token = |text: &Self| position.and_then(|p| text.tokens.as_ref()?.get(p).copied());
+        Difference {
+            cell,
+            prompt: prompt.to_owned(),
+            position,
+            got: token(self),
+            want: token(reference),
+        }
     }
 }
 

@@ -8,23 +8,37 @@ use serde::Serialize;
 /// The machine and its state.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
+    /// Its name in the network.
+    pub(crate) host: String,
     /// Model name of the processor.
     pub(crate) cpu: String,
+    /// What the processor can do, as the kernel spells it.
+    pub(crate) cpu_flags: Vec<String>,
     /// Cores the system offers this process.
     pub(crate) cores: usize,
     /// Threads the run computes with.
     pub(crate) threads: usize,
+    /// Memory in bytes.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Model names of NVIDIA GPUs, which the engine does not use; `None` without a driver.
+    pub(crate) gpu: Option<Vec<String>>,
     /// One-minute load average when the run began; a busy machine makes times worthless.
     pub(crate) load_average: Option<String>,
 }
 
 impl Machine {
-    /// Looks at `/proc`; what it does not find is `unknown`.
+    /// Looks at `/proc`; what it does not find is `unknown` or absent.
     pub(crate) fn look() -> Self {
+        let flags = cpu_info("flags").or_else(|| cpu_info("Features"));
+        let flags = flags.unwrap_or_default();
         Self {
-            cpu: cpu_name().unwrap_or_else(|| "unknown processor".into()),
+            host: host(),
+            cpu: cpu_info("model name").unwrap_or_else(|| "unknown processor".into()),
+            cpu_flags: flags.split_whitespace().map(str::to_owned).collect(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             threads: rayon::current_num_threads(),
+            memory_bytes: memory_bytes(),
+            gpu: gpus(),
             load_average: load_average(),
         }
     }
@@ -39,30 +53,62 @@ impl Machine {
     }
 }
 
-fn cpu_name() -> Option<String> {
+/// The machine's name in the network.
+pub(crate) fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "unknown".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Whether a process of this machine runs; true where that cannot be known. One that ended and that nobody asked
+/// after (a zombie) does not run.
+pub(crate) fn is_running(pid: u32) -> bool {
+    if !Path::new("/proc/self/stat").exists() {
+        return true;
+    }
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // The state is behind the name, which stands in brackets and may hold any character.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, Some('Z' | 'X'))
+}
+
+/// A line of the first processor.
+fn cpu_info(key: &str) -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with("model name"))?;
+    let line = text.lines().find(|l| l.starts_with(key))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What the NVIDIA driver tells without its library.
+fn gpus() -> Option<Vec<String>> {
+    let entries = std::fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
+    let model = |entry: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(entry.path().join("information")).ok()?;
+        let line = text.lines().find(|l| l.starts_with("Model:"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let mut names: Vec<String> = entries.flatten().filter_map(model).collect();
+    names.sort();
+    (!names.is_empty()).then_some(names)
 }
 
 /// One-minute load average, as the system words it.
 pub(crate) fn load_average() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next().map(str::to_owned)
-}
-
-/// Commit of the source folder this binary was built from, if that folder is still there; the folder may have
-/// moved on since the build.
-pub(crate) fn source_head() -> Option<String> {
-    let git = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?.join(".git");
-    let head = std::fs::read_to_string(git.join("HEAD")).ok()?;
-    match head.trim().strip_prefix("ref: ") {
-        Some(name) => {
-            let hash = std::fs::read_to_string(git.join(name)).ok()?;
-            Some(hash.trim().to_owned())
-        }
-        None => Some(head.trim().to_owned()),
-    }
 }
 
 /// Seconds and nanoseconds since 1970.
@@ -110,6 +156,12 @@ fn days_in_month(year: u64, month: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_runs_is_told_from_one_that_does_not() {
+        assert!(is_running(std::process::id()));
+        assert!(!Path::new("/proc/self/stat").exists() || !is_running(u32::MAX));
+    }
 
     #[test]
     fn timestamps_know_leap_years() {

@@ -4,6 +4,8 @@ mod arms;
 mod assets;
 mod calibrate;
 mod cli;
+mod conclude;
+mod content;
 mod coverage;
 mod engine;
 #[cfg(test)]
@@ -11,16 +13,29 @@ mod engine_tests;
 mod equality;
 mod folder;
 mod generate;
+mod group;
+mod interrupt;
+mod lease;
 mod list;
 mod machine;
+mod matrix;
 mod measure;
+mod merge;
 mod output;
 mod plan;
+mod plan_file;
 mod preset;
+mod progress;
+mod provenance;
 mod run;
+mod run_info;
 mod schedule;
+mod seal;
 mod selftest;
+mod shard;
+mod show;
 mod stage;
+mod start;
 mod study;
 mod train;
 
@@ -28,13 +43,16 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::cli::{AnalyseCommand, Cli, Command};
+use crate::cli::{AnalyseCommand, Cli, Command, SchemaCommand};
 use crate::output::{Ending, Verdict};
+use crate::provenance::Caller;
 
 fn main() -> ExitCode {
-    match act(&Cli::parse()) {
+    let caller = Caller::new(std::env::args_os(), std::env::vars_os());
+    match act(&Cli::parse(), &caller) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Troubled) => ExitCode::from(1),
+        Ok(Verdict::Interrupted) => ExitCode::from(interrupt::EXIT_CODE),
         Err(err) if output::is_closed_pipe(&err) => ExitCode::SUCCESS,
         Err(err) => {
             eprintln!("error: {}", chain(&err));
@@ -62,11 +80,16 @@ pub(crate) fn message(err: impl std::fmt::Display) -> String {
     text[..end].to_owned()
 }
 
-fn act(cli: &Cli) -> Ending {
+fn act(cli: &Cli, caller: &Caller) -> Ending {
     match &cli.command {
-        None => run::run(&cli.run),
-        Some(Command::Run(args)) => run::run(args),
-        Some(Command::Plan(args)) => run::show_plan(args),
+        None => run::run(&cli.run, caller),
+        Some(Command::Run(args)) => run::run(args, caller),
+        Some(Command::Plan(args)) => show::show(args),
+        Some(Command::Merge(args)) => merge::merge(args, caller),
+        Some(Command::Schema(SchemaCommand::Matrix)) => {
+            output::say(&matrix::schema())?;
+            Ok(Verdict::Fine)
+        }
         Some(Command::Generate(args)) => generate::generate(args),
         Some(Command::Analyse(AnalyseCommand::Coverage(args))) => coverage::coverage(args),
         Some(Command::Analyse(AnalyseCommand::Study(args))) => study::study(args),

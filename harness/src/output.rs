@@ -28,6 +28,8 @@ pub(crate) enum Verdict {
     Fine,
     /// A cell failed or a text differs.
     Troubled,
+    /// The user stopped it; what is complete is sealed.
+    Interrupted,
 }
 
 /// What a command gives back.

@@ -1,79 +1,75 @@
-//! From what was typed to what will be done: every id looked up, every range checked, nothing loaded.
+//! From what was asked for to what will be done: every id looked up, every range checked, nothing loaded.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::str::FromStr as _;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use reports::{Cell, SamplingKey, Thinking};
+use anyhow::{Context as _, Result, ensure};
+use reports::Cell;
 
-use crate::arms::{self, ArmPlan, DrafterPlan, TargetPlan};
+use crate::arms::{self, ArmPlan, TargetPlan};
 use crate::assets::Shelf;
-use crate::cli::{MachineArgs, RunArgs, ThinkingArg};
-use crate::engine::{Tokens, passes};
+use crate::cli::{MachineArgs, SelectArgs};
+use crate::engine::Tokens;
+use crate::group::{self, Group, Setting, SkippedGroup, VANILLA};
 use crate::machine;
-use crate::preset::{self, Block, Preset, Report};
-
-/// The arm every speedup is relative to.
-const VANILLA: &str = "vanilla";
-
-/// Most sequences decoded at once.
-const MAX_CONCURRENCY: u32 = 64;
+use crate::matrix::{Matrix, Report};
+use crate::preset;
 
 /// Most computing threads.
 const MAX_THREADS: u32 = 256;
 /// Most answers to one prompt.
 const MAX_SAMPLES: u32 = 10_000;
 
+/// What is asked for, whether typed, read from a file or found in a stored plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// Name of the preset or the file, for `run.json`.
+    pub(crate) name: String,
+    /// The matrix.
+    pub(crate) matrix: Matrix,
+    /// Folder with models.
+    pub(crate) checkpoints: Option<PathBuf>,
+    /// What records hold.
+    pub(crate) tokens: Tokens,
+    /// Whether a target without files is an error rather than skipped.
+    pub(crate) absent: Absent,
+    /// What was typed that the user should hear about.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What to do about a target without files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// Refuse: it was named on the command line.
+    Refused,
+    /// Skip its cells.
+    Skipped,
+}
+
 /// A run, resolved.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Id of the run.
-    pub(crate) run: String,
-    /// The preset it began as.
-    pub(crate) preset: String,
+    /// What it was made from.
+    pub(crate) request: Request,
     /// What is printed at the end.
     pub(crate) report: Report,
-    /// In the order asked for.
+    /// In the order asked for; those without files are left out.
     pub(crate) targets: Vec<TargetPlan>,
     /// In column order, vanilla first.
     pub(crate) arms: Vec<ArmPlan>,
     /// Every suite that a group runs, in the order asked for.
     pub(crate) suites: Vec<&'static str>,
-    /// What is measured together, in the order it runs.
+    /// What is measured together, in the order it runs: target by target.
     pub(crate) groups: Vec<Group>,
+    /// Groups that cannot run.
+    pub(crate) skipped: Vec<SkippedGroup>,
+    /// Reasons of exclusions, and the cells each took out.
+    pub(crate) excluded: Vec<(String, usize)>,
     /// How much of it.
     pub(crate) limits: Limits,
-    /// Folder of the run.
-    pub(crate) out: PathBuf,
     /// What records hold.
     pub(crate) tokens: Tokens,
     /// What was done to the request that the user should know.
     pub(crate) notes: Vec<String>,
-}
-
-/// Cells of one target that differ in their arm alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
-    /// Sampling, thinking, concurrency.
-    pub(crate) setting: Setting,
-    /// The suite.
-    pub(crate) suite: &'static str,
-    /// Answers to each prompt.
-    pub(crate) samples: u32,
-    /// Indices into [`Plan::arms`], rising; vanilla is among them.
-    pub(crate) arms: Vec<usize>,
-}
-
-/// The axes that change between cells of one target and suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Setting {
-    /// How tokens are chosen.
-    pub(crate) sampling: SamplingKey,
-    /// Thinking switch.
-    pub(crate) thinking: Thinking,
-    /// Sequences at once.
-    pub(crate) concurrency: u32,
 }
 
 /// How much is decoded.
@@ -89,62 +85,96 @@ pub(crate) struct Limits {
     pub(crate) seed: u64,
 }
 
-/// Looks up and checks everything that `run` was given.
+impl Request {
+    /// What was typed.
+    ///
+    /// # Errors
+    /// Those of [`preset::asked`].
+    pub(crate) fn typed(args: &SelectArgs) -> Result<Self> {
+        let mut notes = Vec::new();
+        if !args.methods.is_empty() && !args.methods.iter().any(|m| m == VANILLA) {
+            notes.push("vanilla is measured too, since a speedup is relative to it".into());
+        }
+        Ok(Self {
+            name: match &args.matrix {
+                Some(file) => file.display().to_string(),
+                None => args.preset.clone(),
+            },
+            matrix: preset::asked(args)?,
+            checkpoints: args.machine.checkpoints.clone(),
+            tokens: match args.keep_tokens {
+                true => Tokens::Kept,
+                false => Tokens::Hashed,
+            },
+            absent: match args.targets.is_empty() {
+                true => Absent::Skipped,
+                false => Absent::Refused,
+            },
+            notes,
+        })
+    }
+}
+
+/// Looks up and checks everything that was asked for.
 ///
 /// # Errors
 /// One that names the first id or flag that is wrong.
-pub(crate) fn resolve(args: &RunArgs) -> Result<Plan> {
-    let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
-    let preset = preset::load(&args.preset)?.typed_over(args);
-    let mut notes = Vec::new();
-    let arms = arms(&preset, args, &mut notes)?;
-    let targets = unique(&args.targets)
-        .into_iter()
-        .map(|id| arms::target_plan(id, &arms, &shelf))
-        .collect::<Result<Vec<_>>>()?;
-    shelf.check_used(targets.iter().flat_map(TargetPlan::sources))?;
-    let limits = limits(&preset, args)?;
-    let groups = groups(&preset, args, &arms)?;
+pub(crate) fn resolve(request: Request) -> Result<Plan> {
+    let shelf = Shelf::new(request.checkpoints.as_deref())?;
+    let matrix = &request.matrix;
+    let mut notes = request.notes.clone();
+    let arms = arms(matrix)?;
+    let (mut targets, mut absent) = (Vec::new(), Vec::new());
+    for id in group::target_ids(matrix) {
+        models::target(id)?;
+        match arms::target_plan(id, &arms, &shelf) {
+            Ok(target) => targets.push(target),
+            Err(err) if request.absent == Absent::Refused => return Err(err),
+            Err(err) => absent.push((id.to_owned(), err.to_string())),
+        }
+    }
+    if !targets.is_empty() {
+        shelf.check_used(targets.iter().flat_map(TargetPlan::sources))?;
+    }
+    let limits = limits(matrix)?;
+    let groups = group::build(matrix, &arms, &targets, &absent)?;
     notes.extend(targets.iter().flat_map(TargetPlan::mixed));
     notes.extend(shelf.strangers(arms.iter().filter_map(|a| a.checkpoint.as_deref()))?);
-    notes.extend(unreached(&groups, limits)?);
-    let run = run_id();
+    notes.extend(unreached(&groups.ready, limits)?);
+    for (idx, _) in groups.excluded.iter().enumerate().filter(|(_, e)| e.1 == 0) {
+        notes.push(format!("[[exclude]] number {} leaves no cell out", idx + 1));
+    }
     Ok(Plan {
-        out: match &args.out {
-            Some(dir) => dir.clone(),
-            None => Path::new("runs").join(&run),
-        },
-        run,
-        preset: args.preset.clone(),
-        report: preset.report,
+        report: matrix.report,
+        tokens: request.tokens,
         targets,
         arms,
-        suites: suites_of(&groups),
-        groups,
+        suites: suites_of(&groups.ready),
+        groups: groups.ready,
+        skipped: groups.skipped,
+        excluded: groups.excluded,
         limits,
-        tokens: if args.keep_tokens {
-            Tokens::Kept
-        } else {
-            Tokens::Hashed
-        },
         notes,
+        request,
     })
 }
 
-fn limits(preset: &Preset, args: &RunArgs) -> Result<Limits> {
-    at_least_one("--prompts", preset.prompts)?;
-    at_least_one("--samples", preset.samples)?;
+fn limits(matrix: &Matrix) -> Result<Limits> {
+    if let Some(prompts) = matrix.prompts {
+        at_least_one("--prompts", prompts)?;
+    }
+    at_least_one("--samples", matrix.samples)?;
     ensure!(
-        preset.samples <= MAX_SAMPLES,
+        matrix.samples <= MAX_SAMPLES,
         "--samples {}: at most {MAX_SAMPLES}",
-        preset.samples
+        matrix.samples
     );
-    at_least_one("--max-new", preset.max_new)?;
+    at_least_one("--max-new", matrix.max_new)?;
     Ok(Limits {
-        prompts: preset.prompts as usize,
-        samples: preset.samples,
-        max_new: preset.max_new as usize,
-        seed: args.seed,
+        prompts: matrix.prompts.map_or(usize::MAX, |n| n as usize),
+        samples: matrix.samples,
+        max_new: matrix.max_new as usize,
+        seed: matrix.seed,
     })
 }
 
@@ -176,17 +206,17 @@ pub(crate) fn start_threads(args: &MachineArgs) -> Result<()> {
         .with_context(|| format!("--threads {threads}: cannot be started"))
 }
 
-/// Every arm of the preset once, vanilla first, then in the order of [`baselines::METHODS`].
-fn arms(preset: &Preset, args: &RunArgs, notes: &mut Vec<String>) -> Result<Vec<ArmPlan>> {
+/// Every arm of the matrix once, vanilla first, then in the order of [`baselines::METHODS`].
+///
+/// # Errors
+/// If a method or an option is unknown.
+pub(crate) fn arms(matrix: &Matrix) -> Result<Vec<ArmPlan>> {
     let mut arms = vec![ArmPlan::parse(VANILLA)?];
-    for key in preset.blocks.iter().flat_map(|b| &b.methods) {
+    for key in matrix.blocks.iter().flat_map(|b| &b.methods) {
         if arms.iter().any(|a| a.key() == key) {
             continue;
         }
         arms.push(ArmPlan::parse(key)?);
-    }
-    if !args.methods.is_empty() && !args.methods.iter().any(|m| m == VANILLA) {
-        notes.push("vanilla is measured too, since a speedup is relative to it".into());
     }
     let column = |arm: &ArmPlan| {
         let is_method = |m: &baselines::Method| m.id == arm.arm.method.id;
@@ -194,44 +224,6 @@ fn arms(preset: &Preset, args: &RunArgs, notes: &mut Vec<String>) -> Result<Vec<
     };
     arms.sort_by_key(column);
     Ok(arms)
-}
-
-/// The preset's blocks as groups; what two blocks both ask for is run once.
-fn groups(preset: &Preset, args: &RunArgs, arms: &[ArmPlan]) -> Result<Vec<Group>> {
-    let mut groups: Vec<Group> = Vec::new();
-    for block in &preset.blocks {
-        let suites = unique(&block.suites)
-            .into_iter()
-            .map(suite)
-            .collect::<Result<Vec<_>>>()?;
-        let is_asked =
-            |arm: &ArmPlan| arm.key() == VANILLA || block.methods.iter().any(|m| m == arm.key());
-        let asked: Vec<usize> = (0..arms.len()).filter(|i| is_asked(&arms[*i])).collect();
-        for setting in settings(block, args.thinking)? {
-            let samples = match setting.sampling {
-                SamplingKey::Greedy => block.repeat,
-                SamplingKey::Temperature(_) => block.repeat * preset.samples,
-            };
-            for suite in &suites {
-                let is_same = |g: &&mut Group| (g.setting, g.suite) == (setting, *suite);
-                match groups.iter_mut().find(is_same) {
-                    Some(group) => {
-                        group.samples = group.samples.max(samples);
-                        group.arms.extend(&asked);
-                        group.arms.sort_unstable();
-                        group.arms.dedup();
-                    }
-                    None => groups.push(Group {
-                        setting,
-                        suite,
-                        samples,
-                        arms: asked.clone(),
-                    }),
-                }
-            }
-        }
-    }
-    Ok(groups)
 }
 
 fn suites_of(groups: &[Group]) -> Vec<&'static str> {
@@ -244,44 +236,12 @@ fn suites_of(groups: &[Group]) -> Vec<&'static str> {
     suites
 }
 
-fn suite(id: &str) -> Result<&'static str> {
-    let known = suites::ids();
-    match known.iter().find(|known| **known == id) {
-        Some(known) => Ok(known),
-        None => bail!("suite {id:?} is unknown; known: {}", known.join(", ")),
-    }
-}
-
-fn settings(block: &Block, thinking: ThinkingArg) -> Result<Vec<Setting>> {
-    let sampling = unique(&block.sampling)
-        .into_iter()
-        .map(|key| SamplingKey::from_str(key).context("--sampling"))
-        .collect::<Result<Vec<_>>>()?;
-    let thinking: &[Thinking] = match thinking {
-        ThinkingArg::Off => &[Thinking::Off],
-        ThinkingArg::On => &[Thinking::On],
-        ThinkingArg::Both => &[Thinking::Off, Thinking::On],
-    };
-    let mut concurrency = block.concurrency.clone();
-    concurrency.sort_unstable();
-    concurrency.dedup();
-    if let Some(bad) = concurrency
-        .iter()
-        .find(|c| !(1..=MAX_CONCURRENCY).contains(*c))
-    {
-        bail!("--concurrency {bad}: must be between 1 and {MAX_CONCURRENCY}");
-    }
-    let mut out = Vec::new();
-    for sampling in sampling {
-        for thinking in thinking {
-            out.extend(concurrency.iter().map(|concurrency| Setting {
-                sampling,
-                thinking: *thinking,
-                concurrency: *concurrency,
-            }));
-        }
-    }
-    Ok(out)
+/// Prompts of a suite that a run takes.
+///
+/// # Errors
+/// If the suite cannot be read.
+pub(crate) fn n_prompts(suite: &str, limits: Limits) -> Result<usize> {
+    Ok(suites::load(suite)?.prompts.len().min(limits.prompts))
 }
 
 /// Notes on groups whose concurrency their suite is too short to fill.
@@ -293,8 +253,7 @@ fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
             concurrency,
             ..
         } = group.setting;
-        let n_prompts = suites::load(group.suite)?.prompts.len().min(limits.prompts);
-        let n_answers = n_prompts as u64 * u64::from(group.samples);
+        let n_answers = n_prompts(group.suite, limits)? as u64 * u64::from(group.samples);
         if n_answers < u64::from(concurrency) {
             notes.push(format!(
                 "{}, {sampling}: {n_answers} answers do not fill concurrency {concurrency}, only as many run at once",
@@ -302,21 +261,10 @@ fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
             ));
         }
     }
-    // Groups that differ in thinking alone give the same note.
+    // Groups that differ in thinking or target alone give the same note.
     notes.sort();
     notes.dedup();
     Ok(notes)
-}
-
-/// Without repeats, in order.
-fn unique(ids: &[String]) -> Vec<&str> {
-    let mut out: Vec<&str> = Vec::new();
-    for id in ids {
-        if !out.contains(&id.as_str()) {
-            out.push(id);
-        }
-    }
-    out
 }
 
 /// A name for a run that no other run has: the time and four random letters.
@@ -327,102 +275,31 @@ pub(crate) fn run_id() -> String {
     format!("{}-{}", machine::timestamp(secs), &hash[..4])
 }
 
+/// The folder of a run that none was named for.
+pub(crate) fn default_out(run: &str) -> PathBuf {
+    Path::new("runs").join(run)
+}
+
 impl Plan {
     /// Coordinates of one cell.
-    pub(crate) fn cell(&self, target: &str, group: &Group, method: &str) -> Cell {
-        Cell {
-            target: target.to_owned(),
-            suite: group.suite.to_owned(),
-            sampling: group.setting.sampling,
-            thinking: group.setting.thinking,
-            concurrency: group.setting.concurrency,
-            method: method.to_owned(),
-        }
+    pub(crate) fn cell(&self, group: &Group, method: &str) -> Cell {
+        group.cell(&self.targets, method)
     }
 
-    /// Answers that will be decoded if `n_prompts` gives each suite's length.
-    pub(crate) fn n_answers(&self, n_prompts: impl Fn(&str) -> usize) -> u64 {
-        let of_group = |group: &Group| {
-            let is_ready = |t: &TargetPlan, arm: usize| t.drafters[arm].is_ready();
-            let of_target = |t: &TargetPlan| group.arms.iter().filter(|a| is_ready(t, **a)).count();
-            let arms: usize = self.targets.iter().map(of_target).sum();
-            let times = u64::from(group.samples) * u64::from(passes(group.setting.concurrency));
-            (n_prompts(group.suite) * arms) as u64 * times
-        };
-        self.groups.iter().map(of_group).sum()
+    /// Answers of one group.
+    ///
+    /// # Errors
+    /// If its suite cannot be read.
+    pub(crate) fn n_answers(&self, group: &Group) -> Result<u64> {
+        let n_prompts = n_prompts(group.suite, self.limits)?;
+        Ok(group.n_answers(&self.targets, n_prompts))
     }
 
-    /// Most sequences an arm decodes at once.
-    pub(crate) fn most_at_once(&self, arm_idx: usize) -> u32 {
-        let its = self.groups.iter().filter(|g| g.arms.contains(&arm_idx));
+    /// Most sequences an arm decodes at once on a target.
+    pub(crate) fn most_at_once(&self, target_idx: usize, arm_idx: usize) -> u32 {
+        let its = self.groups.iter().filter(|g| g.target == target_idx);
+        let its = its.filter(|g| g.arms.contains(&arm_idx));
         its.map(|g| g.setting.concurrency).max().unwrap_or(1)
-    }
-
-    /// Cells of one target.
-    fn n_cells(&self) -> usize {
-        self.groups.iter().map(|g| g.arms.len()).sum()
-    }
-
-    /// Each setting with the number of its arms and their suites; suites with other arms are another entry.
-    fn by_setting(&self) -> Vec<(Setting, usize, Vec<&'static str>)> {
-        let mut out: Vec<(Setting, usize, Vec<&'static str>)> = Vec::new();
-        for group in &self.groups {
-            let n_arms = group.arms.len();
-            match out
-                .iter_mut()
-                .find(|o| (o.0, o.1) == (group.setting, n_arms))
-            {
-                Some(entry) => entry.2.push(group.suite),
-                None => out.push((group.setting, n_arms, vec![group.suite])),
-            }
-        }
-        out
-    }
-
-    /// The plan for a person to read.
-    pub(crate) fn text(&self) -> String {
-        let mut out = String::new();
-        let mut say = |line: String| {
-            // Writing to a String cannot fail.
-            writeln!(out, "{line}").expect("a String takes any text");
-        };
-        for target in &self.targets {
-            say(format!(
-                "target    {} from {}",
-                target.spec.id,
-                target.source.place()
-            ));
-            for drafter in &target.drafters {
-                say(match drafter {
-                    DrafterPlan::Ready(a, None) => format!("  method  {} (no weights)", a.key()),
-                    DrafterPlan::Ready(a, Some(s)) => {
-                        format!("  method  {} from {}", a.key(), s.place())
-                    }
-                    DrafterPlan::Skipped(a, why) => format!("  method  {} skipped: {why}", a.key()),
-                });
-            }
-        }
-        say(format!("suites    {}", self.suites.join(", ")));
-        for (setting, n_arms, suites) in self.by_setting() {
-            say(format!(
-                "setting   {}, thinking {}, concurrency {}: {n_arms} methods on {}",
-                setting.sampling,
-                setting.thinking,
-                setting.concurrency,
-                suites.join(", ")
-            ));
-        }
-        let limits = self.limits;
-        say(format!(
-            "limits    {} prompts a suite, {} sampled answers a prompt, at most {} tokens, seed {}",
-            limits.prompts, limits.samples, limits.max_new, limits.seed
-        ));
-        say(format!("cells     {}", self.targets.len() * self.n_cells()));
-        say(format!("out       {}", self.out.display()));
-        for note in &self.notes {
-            say(format!("note      {note}"));
-        }
-        out
     }
 }
 
@@ -435,7 +312,9 @@ mod tests {
 
     fn plan(typed: &[&str]) -> Result<Plan> {
         let typed = ["draftbench"].iter().chain(typed);
-        resolve(&Cli::try_parse_from(typed).unwrap().run)
+        resolve(Request::typed(
+            &Cli::try_parse_from(typed).unwrap().run.select,
+        )?)
     }
 
     #[test]
@@ -452,26 +331,21 @@ mod tests {
             short[0].contains("24 answers") && short[0].contains("concurrency 32"),
             "{short:?}"
         );
-        let filled = plan(&[
-            "--methods",
-            "vanilla",
-            "--sampling",
-            "t1000",
-            "--samples",
-            "4",
-            "--concurrency",
-            "32",
-        ]);
-        assert_eq!(filled.unwrap().notes, [""; 0]);
+        let filled = "--methods vanilla --sampling t1000 --samples 4 --concurrency 32";
+        let filled: Vec<&str> = filled.split(' ').collect();
+        assert_eq!(plan(&filled).unwrap().notes, [""; 0]);
     }
 
     #[test]
     fn arms_of_one_method_are_columns_side_by_side_and_vanilla_is_the_first() {
+        let methods = "dflash:max_draft=3,draft_model,dflash,dflash";
         let plan = plan(&[
             "--methods",
-            "dflash:max_draft=3,draft_model,dflash,dflash",
+            methods,
             "--sampling",
             "greedy",
+            "--prompts",
+            "2",
         ])
         .unwrap();
         let keys: Vec<&str> = plan.arms.iter().map(ArmPlan::key).collect();
@@ -481,42 +355,22 @@ mod tests {
         );
         assert_eq!(plan.groups.len(), 3);
         assert!(plan.groups.iter().all(|g| g.arms == [0, 1, 2, 3]));
-        assert_eq!(plan.n_answers(|_| 2), 3 * 2 * 4);
-    }
-
-    #[test]
-    fn what_two_blocks_ask_for_is_run_once() {
-        let block = |methods: &[&str], concurrency: &[u32]| Block {
-            methods: methods.iter().map(|m| (*m).to_owned()).collect(),
-            suites: vec!["mini-chat".into()],
-            sampling: vec!["greedy".into()],
-            concurrency: concurrency.to_vec(),
-            repeat: 1,
-        };
-        let preset = Preset {
-            title: String::new(),
-            prompts: 1,
-            samples: 1,
-            max_new: 1,
-            report: Report::Table,
-            blocks: vec![
-                block(&["dflash"], &[1, 8]),
-                block(&["draft_model", "dflash"], &[1]),
-            ],
-        };
-        let args = Cli::try_parse_from(["draftbench"]).unwrap().run;
-        let arms = arms(&preset, &args, &mut Vec::new()).unwrap();
-        let groups = groups(&preset, &args, &arms).unwrap();
-        let got: Vec<(u32, &[usize])> = groups
-            .iter()
-            .map(|g| (g.setting.concurrency, g.arms.as_slice()))
-            .collect();
-        assert_eq!(got, [(1, &[0, 1, 2][..]), (8, &[0, 2][..])]);
+        let n_answers = plan.groups.iter().map(|g| plan.n_answers(g).unwrap());
+        assert_eq!(n_answers.sum::<u64>(), 3 * 2 * 4);
     }
 
     #[test]
     fn more_samples_than_anyone_needs_are_refused() {
         let error = plan(&["--samples", "3000000000"]).unwrap_err().to_string();
         assert!(error.contains("--samples"), "{error}");
+    }
+
+    #[test]
+    fn targets_of_a_preset_that_have_no_files_are_skipped_and_typed_ones_refused() {
+        let absent = plan(&["--preset", "paper-main"]).unwrap();
+        assert!(absent.groups.is_empty() && !absent.skipped.is_empty());
+        assert!(absent.skipped[0].why.contains("needs files"));
+        let typed = plan(&["--preset", "paper-main", "--targets", "qwen3-4b"]);
+        assert!(typed.unwrap_err().to_string().contains("needs files"));
     }
 }

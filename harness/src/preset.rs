@@ -1,70 +1,27 @@
-//! Named sets of arms and settings. A preset is a list of blocks, each a small matrix of its own, so that a study need
-//! not be one full product.
+//! Where a matrix comes from: a preset inside the binary, a file, and what was typed, each over the one before.
 
-use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
+use std::path::{Path, PathBuf};
 
-use crate::cli::RunArgs;
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::cli::{SelectArgs, ThinkingArg};
+use crate::matrix::{self, Matrix, MatrixFile, Switch};
 
 /// Adding a preset is adding a line here and the file it names.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 6] = [
     ("quick", include_str!("../presets/quick.toml")),
     ("ablation", include_str!("../presets/ablation.toml")),
     ("schedules", include_str!("../presets/schedules.toml")),
+    ("paper-main", include_str!("../presets/paper-main.toml")),
+    (
+        "paper-concurrency",
+        include_str!("../presets/paper-concurrency.toml"),
+    ),
+    ("coverage", include_str!("../presets/coverage.toml")),
 ];
 
-/// What to run, as spelled in a file and on the command line; nothing is looked up yet.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Preset {
-    /// What it is for.
-    pub(crate) title: String,
-    /// Prompts of a suite.
-    pub(crate) prompts: u32,
-    /// Answers to a prompt where tokens are sampled.
-    pub(crate) samples: u32,
-    /// Most tokens of an answer.
-    pub(crate) max_new: u32,
-    /// What is printed at the end.
-    #[serde(default)]
-    pub(crate) report: Report,
-    /// Matrices to run.
-    #[serde(rename = "block")]
-    pub(crate) blocks: Vec<Block>,
-}
-
-/// What a run prints when it is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Report {
-    /// One table a setting, two methods abreast.
-    #[default]
-    Table,
-    /// The tables of the study, which are also written to `study/` in the run's folder, with plots.
-    Study,
-}
-
-/// One matrix: every method on every suite in every setting.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Block {
-    /// Arms, as `--methods` takes them.
-    pub(crate) methods: Vec<String>,
-    /// Suites, as `--suites` takes them.
-    pub(crate) suites: Vec<String>,
-    /// As `--sampling` takes it.
-    pub(crate) sampling: Vec<String>,
-    /// As `--concurrency` takes it.
-    pub(crate) concurrency: Vec<u32>,
-    /// Answers to each prompt where decoding is greedy, to fill a batch; where tokens are sampled, times the preset's
-    /// `samples`.
-    #[serde(default = "once")]
-    pub(crate) repeat: u32,
-}
-
-fn once() -> u32 {
-    1
-}
+/// Most files that may extend one another.
+const MAX_DEPTH: usize = 8;
 
 /// Ids of all presets.
 pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
@@ -75,33 +32,89 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// If there is none; the rest would be a mistake in an embedded file.
-pub(crate) fn load(id: &str) -> Result<Preset> {
+pub(crate) fn load(id: &str) -> Result<Matrix> {
+    read_preset(id, MAX_DEPTH)?.resolve(&format!("presets/{id}.toml"))
+}
+
+/// What was asked for: the file of `--matrix` or the preset of `--preset`, and what was typed over it.
+///
+/// # Errors
+/// If the preset is unknown or the file is not there or not understood.
+pub(crate) fn asked(args: &SelectArgs) -> Result<Matrix> {
+    let typed = typed(args);
+    match &args.matrix {
+        Some(path) => {
+            let place = format!("--matrix {}", path.display());
+            typed.over(read_file(path, MAX_DEPTH)?).resolve(&place)
+        }
+        None => {
+            let place = format!("presets/{}.toml", args.preset);
+            let base = read_preset(&args.preset, MAX_DEPTH)?;
+            typed.over(base).resolve(&place)
+        }
+    }
+}
+
+fn read_preset(id: &str, depth: usize) -> Result<MatrixFile> {
     let Some((id, text)) = FILES.iter().find(|(known, _)| *known == id) else {
         let known: Vec<&str> = ids().collect();
         bail!("--preset {id:?} is unknown; known: {}", known.join(", "));
     };
-    toml::from_str(text).with_context(|| format!("presets/{id}.toml"))
+    let place = format!("presets/{id}.toml");
+    extend(matrix::parse(text, &place)?, None, &place, depth)
 }
 
-impl Preset {
-    /// The preset with what was typed in place of its own lists and limits.
-    pub(crate) fn typed_over(mut self, args: &RunArgs) -> Self {
-        for block in &mut self.blocks {
-            replace(&mut block.methods, &args.methods);
-            replace(&mut block.suites, &args.suites);
-            replace(&mut block.sampling, &args.sampling);
-            replace(&mut block.concurrency, &args.concurrency);
-        }
-        self.prompts = args.prompts.unwrap_or(self.prompts);
-        self.samples = args.samples.unwrap_or(self.samples);
-        self.max_new = args.max_new.unwrap_or(self.max_new);
-        self
-    }
+fn read_file(path: &Path, depth: usize) -> Result<MatrixFile> {
+    let place = format!("--matrix {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
+    extend(matrix::parse(&text, &place)?, Some(path), &place, depth)
 }
 
-fn replace<T: Clone>(list: &mut Vec<T>, typed: &[T]) {
-    if !typed.is_empty() {
-        *list = typed.to_vec();
+/// The file over the one that it extends; `path` is where it lies, if it is no preset.
+fn extend(file: MatrixFile, path: Option<&Path>, place: &str, depth: usize) -> Result<MatrixFile> {
+    let Some(name) = file.extends.clone() else {
+        return Ok(file);
+    };
+    ensure!(
+        depth > 0,
+        "{place}: extends {name:?}: more than {MAX_DEPTH} files extend one another; is there a circle?"
+    );
+    let base = if ids().any(|id| id == name) {
+        read_preset(&name, depth - 1)?
+    } else {
+        let near = path.and_then(Path::parent).unwrap_or(Path::new(""));
+        let base: PathBuf = near.join(&name);
+        let known: Vec<&str> = ids().collect();
+        ensure!(
+            base.is_file(),
+            "{place}: extends {name:?}: {} is no file, and the presets are {}",
+            base.display(),
+            known.join(", ")
+        );
+        read_file(&base, depth - 1)?
+    };
+    Ok(file.over(base))
+}
+
+/// What was typed, as a file; its lists take the place of those of every block.
+fn typed(args: &SelectArgs) -> MatrixFile {
+    let list = |typed: &[String]| (!typed.is_empty()).then(|| typed.to_vec());
+    MatrixFile {
+        targets: list(&args.targets),
+        methods: list(&args.methods),
+        suites: list(&args.suites),
+        sampling: list(&args.sampling),
+        thinking: args.thinking.map(|thinking| match thinking {
+            ThinkingArg::Off => vec![Switch::Off],
+            ThinkingArg::On => vec![Switch::On],
+            ThinkingArg::Both => vec![Switch::Off, Switch::On],
+        }),
+        concurrency: (!args.concurrency.is_empty()).then(|| args.concurrency.clone()),
+        prompts: args.prompts,
+        samples: args.samples,
+        max_new: args.max_new,
+        seed: args.seed,
+        ..MatrixFile::default()
     }
 }
 
@@ -113,22 +126,21 @@ mod tests {
     use crate::arms::ArmPlan;
     use crate::cli::Cli;
 
+    fn select(typed: &[&str]) -> SelectArgs {
+        let typed = ["draftbench"].iter().chain(typed);
+        Cli::try_parse_from(typed).unwrap().run.select
+    }
+
     #[test]
     fn every_preset_is_read_and_runs_something() {
         for id in ids() {
             let preset = load(id).unwrap();
-            assert!(
-                !preset.title.is_empty() && !preset.blocks.is_empty(),
-                "{id}"
-            );
-            let empty =
-                |b: &Block| b.methods.is_empty() || b.suites.is_empty() || b.sampling.is_empty();
-            assert!(!preset.blocks.iter().any(empty), "{id}");
-            for block in &preset.blocks {
-                assert!(block.repeat > 0, "{id}");
-                for key in &block.methods {
-                    ArmPlan::parse(key).unwrap();
-                }
+            assert!(!preset.title.is_empty(), "{id}");
+            for key in preset.blocks.iter().flat_map(|b| &b.methods) {
+                ArmPlan::parse(key).unwrap();
+            }
+            for target in preset.blocks.iter().flat_map(|b| &b.targets) {
+                models::target(target).unwrap();
             }
         }
         let error = load("quik").unwrap_err().to_string();
@@ -140,27 +152,71 @@ mod tests {
 
     #[test]
     fn what_is_typed_takes_the_place_of_the_presets_list() {
-        let typed = [
-            "draftbench",
+        let args = select(&[
             "--methods",
             "dflash",
             "--concurrency",
             "1,2",
             "--max-new",
             "9",
-        ];
-        let args = Cli::try_parse_from(typed).unwrap().run;
-        let preset = load("quick").unwrap().typed_over(&args);
+        ]);
+        let matrix = asked(&args).unwrap();
         assert_eq!(
-            (preset.max_new, preset.prompts),
+            (matrix.max_new, matrix.prompts),
             (9, load("quick").unwrap().prompts)
         );
-        for block in preset.blocks {
+        for block in matrix.blocks {
             assert_eq!(
                 (block.methods, block.concurrency),
                 (vec!["dflash".to_owned()], vec![1, 2])
             );
             assert_eq!(block.sampling, ["greedy", "t1000"]);
         }
+    }
+
+    #[test]
+    fn files_extend_presets_and_one_another_but_not_in_a_circle() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        write("a.toml", "extends = \"quick\"\nmax_new = 5\nprompts = 2\n");
+        let b = write("b.toml", "extends = \"a.toml\"\nprompts = 3\n");
+        let matrix = asked(&select(&["--matrix", &b])).unwrap();
+        assert_eq!((matrix.max_new, matrix.prompts), (5, Some(3)));
+        assert_eq!(matrix.blocks, load("quick").unwrap().blocks);
+
+        let c = write("c.toml", "extends = \"c.toml\"\n");
+        let error = asked(&select(&["--matrix", &c])).unwrap_err().to_string();
+        assert!(error.contains("is there a circle?"), "{error}");
+        let d = write("d.toml", "extends = \"qick\"\n");
+        let error = asked(&select(&["--matrix", &d])).unwrap_err().to_string();
+        assert!(
+            error.contains("qick is no file, and the presets are quick"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_papers_matrix_has_twelve_configurations() {
+        let matrix = load("paper-main").unwrap();
+        let configurations = matrix.blocks.iter().flat_map(|b| {
+            b.targets.iter().flat_map(|target| {
+                b.thinking
+                    .iter()
+                    .flat_map(move |t| b.sampling.iter().map(move |s| (target, *t as u8, s)))
+            })
+        });
+        let distinct: std::collections::BTreeSet<_> = configurations.collect();
+        assert_eq!(distinct.len(), 12);
+        let concurrency = load("paper-concurrency").unwrap();
+        assert!(
+            concurrency
+                .blocks
+                .iter()
+                .all(|b| b.concurrency == [1, 2, 4, 8, 16, 32])
+        );
     }
 }

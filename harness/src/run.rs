@@ -1,417 +1,461 @@
-//! `draftbench run`: the matrix from plan to table.
+//! `draftbench run`: the matrix from plan to table, group by group, each sealed when it is complete.
 
-use std::io;
-
-use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
-use reports::{Cell, Layout, Outcome, Record, SCHEMA};
-use serde::Serialize;
+use anyhow::{Context as _, Result, ensure};
+use reports::{Cell, Outcome, Record, SCHEMA};
 
 use crate::arms::{DrafterPlan, TargetPlan};
 use crate::cli::RunArgs;
-use crate::engine::{self, Arm, Job, Sink};
+use crate::conclude;
+use crate::engine::{self, Arm, Job, Measured, Sink};
 use crate::equality::Ledger;
-use crate::folder::{self, RunFolder};
-use crate::machine::{self, Machine};
-use crate::output::{Ending, Verdict, say};
-use crate::plan::{self, Plan, Setting};
-use crate::preset::Report;
+use crate::folder::RunFolder;
+use crate::group::Group;
+use crate::interrupt::Interrupt;
+use crate::lease::{self, Lease};
+use crate::matrix::Report;
+use crate::output::{Ending, Verdict};
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::provenance::Caller;
+use crate::run_info::RunInfo;
 use crate::schedule::{self, CostTable};
+use crate::seal::{Kept, Part};
 use crate::stage::{self, Stage};
-use crate::study;
+use crate::start::{self, Start};
 
-/// Prints what a run would do.
+/// Runs the matrix, or what is left of it, and prints the table.
 ///
 /// # Errors
-/// Those of [`plan::resolve`].
-pub(crate) fn show_plan(args: &RunArgs) -> Ending {
-    let plan = plan::resolve(args)?;
-    folder::check(&plan.out)?;
-    say(&plan.text())?;
-    Ok(Verdict::Fine)
-}
-
-/// Runs the matrix, prints the table.
-///
-/// # Errors
-/// For bad input, before anything is written; later only if the folder cannot be written to.
-pub(crate) fn run(args: &RunArgs) -> Ending {
-    let plan = plan::resolve(args)?;
-    plan::start_threads(&args.machine)?;
-    folder::check(&plan.out)?;
-    let mut ready = check_targets(&plan)?;
-    plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
-
-    let mut info = RunInfo::new(&plan);
-    let folder = RunFolder::create(&plan.out, &info)?;
-    let mut recorder = Recorder {
-        folder,
-        ledger: Ledger::default(),
-        bar: progress_bar(count_answers(&plan)?),
-        n_failed: 0,
+/// For bad input, before anything is written; later only if the folder cannot be written to, somebody else works in
+/// it, or a target fails without `--keep-going`.
+pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
+    let start = start::start(args, caller)?;
+    let folder = RunFolder::at(&start.out);
+    let mut info = RunInfo::new(
+        start.run.clone(),
+        &start.plan,
+        &start.file,
+        start.shard,
+        caller,
+    )?;
+    if let Some(before) = &start.before {
+        info.go_on(before)?;
+    }
+    let keep_going = match args.keep_going {
+        true => KeepGoing::Yes,
+        false => KeepGoing::No,
     };
-    for target in &plan.targets {
-        let stage = match ready.take() {
-            Some(stage) => Ok(stage),
-            None => stage::prepare(&plan, target),
-        };
-        match stage {
-            Ok(mut stage) => {
-                let costs = step_costs(&plan, target, &mut stage);
-                if !costs.is_empty() {
-                    info.step_costs.extend(costs.iter().cloned());
-                    recorder.folder.describe(&info)?;
-                }
-                measure_target(&plan, target, stage, &costs, &mut recorder)?;
-            }
-            Err(err) => fail_target(&plan, target, &err, &mut recorder)?,
+    let mut ledger = None;
+    if !folder.is_complete() {
+        let mut work = Work::new(&start, &folder, info, keep_going)?;
+        let ending = work.all();
+        work.recorder.progress.finish();
+        if ending? == Measured::Stopped {
+            return Ok(work.interrupted());
         }
+        (info, ledger) = (work.info, Some(work.recorder.ledger));
     }
-    recorder.bar.finish_and_clear();
-    info.complete = true;
-    recorder.folder.describe(&info)?;
-    conclude(&plan, &info, &recorder)
+    info.n_failed_groups = count_failed(&start, &folder);
+    if info.n_failed_groups == 0 {
+        if !folder.is_complete() {
+            let skipped = conclude::skipped_records(&start.file, &info.run);
+            folder.assemble(&start.file, &start.mine, &skipped)?;
+        }
+        info.complete = true;
+        folder.describe(&info)?;
+        folder.tidy()?;
+    } else {
+        folder.describe(&info)?;
+    }
+    finish(&start, &folder, &info, ledger)
 }
 
-/// Loads every target once, last to first, so that bad input is found before a run begins; gives back the first,
-/// which is measured first.
-fn check_targets(plan: &Plan) -> Result<Option<Stage>> {
-    let mut ready = None;
-    for target in plan.targets.iter().rev() {
-        drop(ready.take());
-        ready = Some(stage::prepare(plan, target)?);
-    }
-    Ok(ready)
+/// What a target that cannot be loaded does to the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeepGoing {
+    /// Its groups fail.
+    Yes,
+    /// The run ends before it begins.
+    No,
 }
 
-/// Profiles the engine at every concurrency at which an arm's scheduler asks what a step costs. What cannot be
-/// measured is left out with a note, and fails the cells that need it.
-fn step_costs(plan: &Plan, target: &TargetPlan, stage: &mut Stage) -> Vec<CostTable> {
-    let mut tables: Vec<CostTable> = Vec::new();
-    for group in &plan.groups {
-        let Setting {
-            sampling,
-            concurrency,
-            ..
-        } = group.setting;
+/// A run under way.
+struct Work<'a> {
+    start: &'a Start,
+    folder: &'a RunFolder,
+    info: RunInfo,
+    recorder: Recorder,
+    /// Indices into the plan's groups of those that are not sealed.
+    pending: Vec<usize>,
+    /// The stage of the first target, loaded to find bad input early, or why it could not be.
+    ready: Option<Result<Stage>>,
+}
+
+impl<'a> Work<'a> {
+    /// Checks everything, then makes the folder.
+    fn new(
+        start: &'a Start,
+        folder: &'a RunFolder,
+        info: RunInfo,
+        keep_going: KeepGoing,
+    ) -> Result<Self> {
+        let (plan, mut ledger) = (&start.plan, Ledger::default());
+        let mut pending = Vec::new();
+        for (at, idx) in start.mine.iter().enumerate() {
+            let planned = &start.file.groups[*idx];
+            match folder.sealed_records(*idx, planned)? {
+                Some(records) => records.iter().for_each(|r| ledger.add_stored(r)),
+                None => {
+                    lease::check(&folder.lease(*idx, planned), &planned.content.title())?;
+                    pending.push(at);
+                }
+            }
+        }
+        let ready = load_each(plan, &pending, keep_going)?;
+        plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        let n_answers = pending.iter().map(|at| plan.n_answers(&plan.groups[*at]));
+        let n_answers = n_answers.sum::<Result<u64>>()?;
+        let n_sealed = plan.groups.len() - pending.len();
+        let recorder = Recorder {
+            part: None,
+            ledger,
+            progress: Progress::new(n_answers, n_sealed, plan.groups.len()),
+            interrupt: Interrupt::listen()?,
+        };
+        match start.before {
+            None => folder.create(&info, &start.file)?,
+            Some(_) => folder.describe(&info)?,
+        }
+        Ok(Self {
+            start,
+            folder,
+            info,
+            recorder,
+            pending,
+            ready,
+        })
+    }
+
+    /// Every pending group, target by target.
+    fn all(&mut self) -> Result<Measured> {
+        for target_idx in targets_of(&self.start.plan, &self.pending) {
+            let stage = match self.ready.take() {
+                Some(stage) => stage,
+                None => stage::prepare(&self.start.plan, target_idx),
+            };
+            let stage = match stage {
+                Ok(mut stage) => self.profile(target_idx, &mut stage).map(|()| stage),
+                Err(err) => Err(err),
+            };
+            match stage {
+                Ok(mut stage) => {
+                    for at in self.groups_of(target_idx) {
+                        if self.group(at, &mut stage)? == Measured::Stopped {
+                            return Ok(Measured::Stopped);
+                        }
+                    }
+                }
+                Err(err) => self.fail(target_idx, &err)?,
+            }
+        }
+        Ok(Measured::Whole)
+    }
+
+    fn groups_of(&self, target_idx: usize) -> Vec<usize> {
+        let groups = &self.start.plan.groups;
+        let its = self.pending.iter().copied();
+        its.filter(|at| groups[*at].target == target_idx).collect()
+    }
+
+    /// Times steps at every concurrency at which an arm's scheduler asks what they cost, unless an earlier sitting
+    /// did. What cannot be timed is left out with a note, and fails the cells that need it.
+    fn profile(&mut self, target_idx: usize, stage: &mut Stage) -> Result<()> {
+        let plan = &self.start.plan;
+        let before = self.info.step_costs.clone();
+        for at in self.groups_of(target_idx) {
+            let group = &plan.groups[at];
+            let asking = |a: &&(usize, Arm)| group.arms.contains(&a.0) && a.1.schedule.needs_cost();
+            let arms: Vec<usize> = stage.arms.iter().filter(asking).map(|a| a.0).collect();
+            for arm_idx in arms {
+                let Err(err) = self.profile_arm(group, arm_idx, stage) else {
+                    continue;
+                };
+                let (key, why) = (plan.arms[arm_idx].key(), crate::chain(&err));
+                let note = format!("note: {key}: its steps could not be timed: {why}");
+                self.recorder.progress.say(&note);
+                // A profile that broke off leaves its context behind.
+                for slot in (0..group.setting.concurrency as usize).map(decode::Slot) {
+                    decode::Target::keep(&mut stage.target, slot, 0, &[])?;
+                }
+            }
+        }
+        if self.info.step_costs != before {
+            self.folder.describe(&self.info)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to the table of the group's concurrency what it lacks for one arm.
+    fn profile_arm(&mut self, group: &Group, arm_idx: usize, stage: &mut Stage) -> Result<()> {
+        let plan = &self.start.plan;
+        let target = &plan.targets[group.target];
+        let (sampling, concurrency) = (group.setting.sampling, group.setting.concurrency);
         let asks = stage.asks(group.suite, group.setting, 1);
         let prompts: Vec<&[u32]> = asks.iter().map(|ask| ask.tokens.as_slice()).collect();
-        let together = &prompts[..prompts.len().min(concurrency as usize)];
-        let most = stage.arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
-        let its = stage.arms.iter_mut().filter(|a| group.arms.contains(&a.0));
-        for (_, arm) in its.filter(|a| a.1.schedule.needs_cost()) {
-            let mut measure = || -> Result<()> {
-                let known = tables.iter().position(|t| t.concurrency == concurrency);
-                let at = match (known, prompts.get(prompts.len() / 2)) {
-                    (Some(at), _) => at,
-                    (None, None) => return Ok(()),
-                    (None, Some(prompt)) => {
-                        let (id, most) = (target.spec.id, most.unwrap_or(1));
-                        let engine = &mut stage.target;
-                        tables.push(schedule::profile(id, engine, concurrency, prompt, most)?);
-                        tables.len() - 1
-                    }
-                };
-                if tables[at].drafting_of(&arm.method, sampling).is_none() {
-                    let settings = (sampling, plan.limits.max_new);
-                    let rest = schedule::drafting(&mut stage.target, arm, together, settings)?;
-                    tables[at].drafting.push(rest);
-                }
-                Ok(())
-            };
-            if let Err(err) = measure() {
-                let why = crate::chain(&err);
-                eprintln!("note: {}: its steps could not be timed: {why}", arm.method);
-                // A profile that broke off leaves its context behind.
-                for slot in (0..concurrency as usize).map(decode::Slot) {
-                    if let Err(stuck) = decode::Target::keep(&mut stage.target, slot, 0, &[]) {
-                        eprintln!("note: slot {} could not be freed: {stuck}", slot.0);
-                    }
-                }
-            }
+        let Some(middle) = prompts.get(prompts.len() / 2) else {
+            return Ok(());
+        };
+        if self.cost(target, concurrency).is_none() {
+            let most = stage.arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
+            let (id, most) = (target.spec.id, most.unwrap_or(1));
+            let table = schedule::profile(id, &mut stage.target, concurrency, middle, most)?;
+            self.info.step_costs.push(table);
         }
+        let its = |t: &&mut CostTable| t.target == target.spec.id && t.concurrency == concurrency;
+        let table = self.info.step_costs.iter_mut().find(its);
+        let arm = stage.arms.iter_mut().find(|a| a.0 == arm_idx);
+        let (Some(table), Some((_, arm))) = (table, arm) else {
+            return Ok(());
+        };
+        if table.drafting_of(&arm.method, sampling).is_none() {
+            let together = &prompts[..prompts.len().min(concurrency as usize)];
+            let settings = (sampling, plan.limits.max_new);
+            let rest = schedule::drafting(&mut stage.target, arm, together, settings)?;
+            table.drafting.push(rest);
+        }
+        Ok(())
     }
-    tables
-}
 
-fn measure_target(
-    plan: &Plan,
-    target: &TargetPlan,
-    mut stage: Stage,
-    costs: &[CostTable],
-    recorder: &mut Recorder,
-) -> Result<()> {
-    for group in &plan.groups {
-        let (setting, suite) = (group.setting, group.suite);
-        for arm_idx in &group.arms {
-            if let DrafterPlan::Skipped(arm, why) = &target.drafters[*arm_idx] {
-                let cell = plan.cell(target.spec.id, group, arm.key());
-                let why = why.clone();
-                recorder.whole_cell(plan, cell, Outcome::Skipped { why })?;
+    fn cost(&self, target: &TargetPlan, concurrency: u32) -> Option<&CostTable> {
+        let mut tables = self.info.step_costs.iter();
+        tables.find(|t| t.target == target.spec.id && t.concurrency == concurrency)
+    }
+
+    /// Measures a group, or what is left of it, and seals it.
+    fn group(&mut self, at: usize, stage: &mut Stage) -> Result<Measured> {
+        let plan = &self.start.plan;
+        let group = &plan.groups[at];
+        let idx = self.start.mine[at];
+        let planned = &self.start.file.groups[idx];
+        let title = planned.content.title();
+        let lease = Lease::take(&self.folder.lease(idx, planned), &title)?;
+        self.folder.forget_failure(idx, planned)?;
+        let (part, kept) = Part::open(&self.folder.part(idx, planned))?;
+        self.recorder.begin(part, &title, &kept);
+        if kept.n_batches == 0 {
+            for record in absent_arms(plan, group, &self.info.run) {
+                self.recorder.take(record, &[])?;
             }
         }
-        let asks = stage.asks(suite, setting, group.samples);
-        let cell = plan.cell(target.spec.id, group, "");
-        recorder.bar.set_message(format!(
-            "{} {suite} {} thinking {} x{}",
-            cell.target, cell.sampling, cell.thinking, cell.concurrency
-        ));
-        let known = costs.iter().find(|c| c.concurrency == setting.concurrency);
+        let asks = stage.asks(group.suite, group.setting, group.samples);
+        let target = &plan.targets[group.target];
+        let cost = self.cost(target, group.setting.concurrency).cloned();
         let job = Job {
-            run: &plan.run,
-            cost: known,
-            cell,
+            run: &self.info.run,
+            cost: cost.as_ref(),
+            cell: plan.cell(group, ""),
             asks: &asks,
             max_new: plan.limits.max_new,
             seed: plan.limits.seed,
             tokens: plan.tokens,
+            n_done: kept.n_batches,
+            lost: &failed_methods(&kept),
         };
         let its = stage.arms.iter_mut().filter(|a| group.arms.contains(&a.0));
         let mut arms: Vec<&mut Arm> = its.map(|a| &mut a.1).collect();
-        engine::measure(&mut stage.target, &mut arms, &job, recorder)?;
-    }
-    Ok(())
-}
-
-/// A target that loaded before and does not any more.
-fn fail_target(
-    plan: &Plan,
-    target: &TargetPlan,
-    err: &anyhow::Error,
-    recorder: &mut Recorder,
-) -> Result<()> {
-    for group in &plan.groups {
-        for arm_idx in &group.arms {
-            let cell = plan.cell(target.spec.id, group, plan.arms[*arm_idx].key());
-            let why = crate::chain(err);
-            recorder.whole_cell(plan, cell, Outcome::Failed { why })?;
+        let ending = engine::measure(&mut stage.target, &mut arms, &job, &mut self.recorder)?;
+        let part = self.recorder.part.take();
+        if ending == Measured::Whole {
+            ensure!(
+                lease.is_ours(),
+                "{title}: another worker took it over while this one stood still; run --resume again when it is done"
+            );
+            let part = part.context("the recorder was given a part file")?;
+            part.seal(&self.folder.sealed(idx, planned))?;
+            self.recorder.progress.leave();
         }
+        Ok(ending)
     }
-    Ok(())
+
+    /// Fails the groups of a target that cannot be loaded or profiled; resuming tries them again.
+    fn fail(&mut self, target_idx: usize, err: &anyhow::Error) -> Result<()> {
+        let why = crate::chain(err);
+        for at in self.groups_of(target_idx) {
+            let idx = self.start.mine[at];
+            let planned = &self.start.file.groups[idx];
+            let record = |method: &String| {
+                let why = why.clone();
+                whole_cell(
+                    &self.info.run,
+                    planned.content.cell(method),
+                    Outcome::Failed { why },
+                )
+            };
+            let records: Vec<Record> = planned.content.methods.iter().map(record).collect();
+            self.folder.fail(idx, planned, &records)?;
+            let title = planned.content.title();
+            self.recorder
+                .progress
+                .say(&format!("failed: {title}: {why}"));
+        }
+        Ok(())
+    }
+
+    /// Says what is kept and how to go on.
+    fn interrupted(&self) -> Verdict {
+        let (start, dir) = (self.start, self.start.out.display());
+        let sealed = start.mine.iter().filter(|idx| {
+            let planned = &start.file.groups[**idx];
+            self.folder.sealed(**idx, planned).is_file()
+        });
+        eprintln!(
+            "interrupted: {} of {} groups are sealed, and the complete batches of the one at hand are kept; go on with: draftbench run --resume {dir}",
+            sealed.count(),
+            start.mine.len()
+        );
+        Verdict::Interrupted
+    }
 }
 
-/// Prints table and verdict; the table is made from the file, so that what a reader sees is what was stored.
-fn conclude(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Ending {
-    let mut text = match plan.report {
-        Report::Table => table(plan, info, recorder)?,
-        Report::Study => study_text(plan)?,
-    };
-    let differences = recorder.ledger.differences();
-    let n_compared = recorder.ledger.n_compared();
-    if n_compared > 0 {
-        text.push_str(&match differences.len() {
-            0 => {
-                format!("equality: {n_compared} greedy answers held against vanilla's, all equal\n")
-            }
-            n => format!("equality: {n} of {n_compared} greedy answers differ from vanilla's\n"),
+/// Targets of some groups, in order.
+fn targets_of(plan: &Plan, groups: &[usize]) -> Vec<usize> {
+    let mut out: Vec<usize> = groups.iter().map(|at| plan.groups[*at].target).collect();
+    out.dedup();
+    out
+}
+
+/// Loads every target that is needed once, last to first, so that bad input is found before a run begins; gives back
+/// the first, which is measured first.
+fn load_each(
+    plan: &Plan,
+    pending: &[usize],
+    keep_going: KeepGoing,
+) -> Result<Option<Result<Stage>>> {
+    let mut ready: Option<Result<Stage>> = None;
+    for target_idx in targets_of(plan, pending).into_iter().rev() {
+        drop(ready.take());
+        let stage = stage::prepare(plan, target_idx);
+        ready = Some(match keep_going {
+            KeepGoing::Yes => stage,
+            KeepGoing::No => Ok(stage?),
         });
     }
-    text.push_str(&format!("records: {}\n", plan.out.display()));
-    // Differences go first: a reader of the table that closes the pipe must not hide them.
-    for difference in differences {
-        eprintln!("differs: {difference}");
-    }
-    let verdict = match recorder.n_failed > 0 || !differences.is_empty() {
-        true => Verdict::Troubled,
-        false => Verdict::Fine,
-    };
-    match say(&text) {
-        Err(err) if err.kind() != io::ErrorKind::BrokenPipe => Err(err.into()),
-        _ => Ok(verdict),
-    }
+    Ok(ready)
 }
 
-/// One table a setting, made from the file.
-fn table(plan: &Plan, info: &RunInfo, recorder: &Recorder) -> Result<String> {
-    let records = reports::read_records(&recorder.folder.records_path())?;
-    let layout = Layout {
-        methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
-        suites: plan.suites.iter().map(|s| (*s).to_owned()).collect(),
-        machine: info.machine.line(),
-        remarks: remarks(plan),
-    };
-    Ok(reports::render(&records, &layout))
-}
-
-/// The tables of the study of every target, which are also written to a folder.
-fn study_text(plan: &Plan) -> Result<String> {
-    let mut text = String::new();
-    for target in &plan.targets {
-        let study = study::read(std::slice::from_ref(&plan.out), target.spec.id)?;
-        let out = plan.out.join("study").join(target.spec.id);
-        if study.sheets.is_empty() {
-            let id = target.spec.id;
-            text.push_str(&format!(
-                "{id}: no table, since the study reads answers with thinking off of drafting methods\n"
-            ));
-            continue;
+/// Arms of a group that cannot run on its target.
+fn absent_arms(plan: &Plan, group: &Group, run: &str) -> Vec<Record> {
+    let drafters = &plan.targets[group.target].drafters;
+    let skipped = group.arms.iter().filter_map(|arm| match &drafters[*arm] {
+        DrafterPlan::Skipped(arm, why) => {
+            let why = why.clone();
+            let cell = plan.cell(group, arm.key());
+            Some(whole_cell(run, cell, Outcome::Skipped { why }))
         }
-        study::write(&study, &out)?;
-        study::write_page(&study, &out)?;
-        for sheet in &study.sheets {
-            text.push_str(&sheet.markdown());
-            text.push('\n');
+        DrafterPlan::Ready(..) => None,
+    });
+    skipped.collect()
+}
+
+fn failed_methods(kept: &Kept) -> Vec<String> {
+    let failed = kept.records.iter();
+    let failed = failed.filter(|r| matches!(r.outcome, Outcome::Failed { .. }));
+    failed.map(|r| r.cell.method.clone()).collect()
+}
+
+pub(crate) fn whole_cell(run: &str, cell: Cell, outcome: Outcome) -> Record {
+    Record {
+        schema: SCHEMA,
+        run: run.to_owned(),
+        cell,
+        prompt: None,
+        outcome,
+    }
+}
+
+fn count_failed(start: &Start, folder: &RunFolder) -> usize {
+    if folder.is_complete() {
+        return 0;
+    }
+    let is_failed = |idx: &&usize| {
+        let path = folder.sealed(**idx, &start.file.groups[**idx]);
+        !path.is_file()
+    };
+    start.mine.iter().filter(is_failed).count()
+}
+
+/// Prints table and verdict; the table is made from the files, so that what a reader sees is what was stored.
+fn finish(start: &Start, folder: &RunFolder, info: &RunInfo, ledger: Option<Ledger>) -> Ending {
+    let records = folder.records(&start.file, &start.mine)?;
+    let text = match start.plan.report {
+        Report::Study if info.complete => conclude::study_text(&start.plan, &start.out)?,
+        _ => {
+            let machine = info.machine.line();
+            conclude::table(
+                &start.file,
+                &records,
+                machine,
+                conclude::remarks(&start.plan),
+            )?
         }
-        text.push_str(&format!("tables and plots: {}\n", out.display()));
+    };
+    let mut foot = String::new();
+    if info.n_failed_groups > 0 {
+        foot = format!(
+            "{} groups failed and are not sealed; when the cause is gone: draftbench run --resume {}\n",
+            info.n_failed_groups,
+            start.out.display()
+        );
     }
-    Ok(text)
+    foot.push_str(&format!("records: {}\n", start.out.display()));
+    conclude::verdict(&records, ledger, text, &foot)
 }
 
-/// What a reader of the table should know besides its definitions.
-fn remarks(plan: &Plan) -> Vec<String> {
-    let warm_up =
-        "Before each block of cells every method decodes one short batch unmeasured (warm-up).";
-    let mut remarks = vec![warm_up.to_owned()];
-    if plan
-        .groups
-        .iter()
-        .any(|g| engine::passes(g.setting.concurrency) > 1)
-    {
-        let twice = "At concurrency above 1 every batch is answered twice, with the methods in both orders.";
-        remarks.push(twice.to_owned());
-    }
-    remarks.extend(plan.targets.iter().filter_map(TargetPlan::weights));
-    remarks
-}
-
-/// Stores records, compares texts, moves the bar.
+/// Stores records, compares texts, shows progress.
 struct Recorder {
-    folder: RunFolder,
+    /// The file of the group at hand.
+    part: Option<Part>,
     ledger: Ledger,
-    bar: ProgressBar,
-    n_failed: usize,
+    progress: Progress,
+    interrupt: Interrupt,
 }
 
 impl Recorder {
-    fn whole_cell(&mut self, plan: &Plan, cell: Cell, outcome: Outcome) -> Result<()> {
-        let record = Record {
-            schema: SCHEMA,
-            run: plan.run.clone(),
-            cell,
-            prompt: None,
-            outcome,
-        };
-        self.take(record, &[])
+    fn begin(&mut self, part: Part, title: &str, kept: &Kept) {
+        self.part = Some(part);
+        kept.records.iter().for_each(|r| self.ledger.add_stored(r));
+        let is_answer = |r: &&Record| matches!(r.outcome, Outcome::Ok(_));
+        let n_kept = kept.records.iter().filter(is_answer).count();
+        self.progress.enter(title.to_owned(), n_kept as u64);
+    }
+
+    fn part(&mut self) -> Result<&mut Part> {
+        self.part.as_mut().context("no group is being measured")
     }
 }
 
 impl Sink for Recorder {
     fn take(&mut self, record: Record, tokens: &[u32]) -> Result<()> {
-        self.folder.append(&record)?;
+        self.part()?.append(&record)?;
         match (&record.outcome, &record.prompt) {
             (Outcome::Ok(_), Some(prompt)) => {
                 self.ledger.add(&record.cell, prompt, tokens);
-                self.bar.inc(1);
+                self.progress.take(&record);
             }
             (Outcome::Failed { why }, _) => {
-                self.n_failed += 1;
                 let cell = &record.cell;
-                self.bar.suspend(|| eprintln!("failed: {cell}: {why}"));
+                self.progress.say(&format!("failed: {cell}: {why}"));
             }
             _ => {}
         }
         Ok(())
     }
-}
 
-fn count_answers(plan: &Plan) -> Result<u64> {
-    let mut lengths = std::collections::BTreeMap::new();
-    for id in &plan.suites {
-        let n = suites::load(id)?.prompts.len();
-        lengths.insert(*id, n.min(plan.limits.prompts));
+    fn batch_done(&mut self, n_batches: usize) -> Result<()> {
+        self.part()?.mark(n_batches)
     }
-    Ok(plan.n_answers(|id| lengths.get(id).copied().unwrap_or(0)))
-}
 
-/// On standard error, and only on a terminal.
-fn progress_bar(n_answers: u64) -> ProgressBar {
-    let bar = ProgressBar::new(n_answers);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} answers, {eta} left  {msg}");
-    bar.set_style(style.expect("the template is constant and parses"));
-    bar
-}
-
-/// `run.json`: what was asked for, by which program, where.
-#[derive(Debug, Serialize)]
-struct RunInfo {
-    schema: u32,
-    run: String,
-    version: &'static str,
-    /// See [`machine::source_head`].
-    source_head: Option<String>,
-    started_unix_secs: u64,
-    complete: bool,
-    asked: Asked,
-    machine: Machine,
-    /// What steps cost, measured at start where a scheduler asks for it.
-    step_costs: Vec<CostTable>,
-}
-
-#[derive(Debug, Serialize)]
-struct Asked {
-    preset: String,
-    targets: Vec<AskedTarget>,
-    methods: Vec<String>,
-    suites: Vec<&'static str>,
-    groups: Vec<AskedGroup>,
-    prompts: usize,
-    samples: u32,
-    max_new: usize,
-    seed: u64,
-    notes: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct AskedTarget {
-    id: &'static str,
-    from: String,
-}
-
-#[derive(Debug, Serialize)]
-struct AskedGroup {
-    suite: &'static str,
-    sampling: reports::SamplingKey,
-    thinking: reports::Thinking,
-    concurrency: u32,
-    methods: Vec<String>,
-}
-
-impl RunInfo {
-    fn new(plan: &Plan) -> Self {
-        let limits = plan.limits;
-        let targets = plan.targets.iter().map(|t| AskedTarget {
-            id: t.spec.id,
-            from: t.source.place(),
-        });
-        let key = |arm_idx: &usize| plan.arms[*arm_idx].key().to_owned();
-        let groups = plan.groups.iter().map(|g| AskedGroup {
-            suite: g.suite,
-            sampling: g.setting.sampling,
-            thinking: g.setting.thinking,
-            concurrency: g.setting.concurrency,
-            methods: g.arms.iter().map(key).collect(),
-        });
-        Self {
-            schema: SCHEMA,
-            run: plan.run.clone(),
-            version: env!("CARGO_PKG_VERSION"),
-            source_head: machine::source_head(),
-            started_unix_secs: machine::now().0,
-            complete: false,
-            asked: Asked {
-                preset: plan.preset.clone(),
-                targets: targets.collect(),
-                methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
-                suites: plan.suites.clone(),
-                groups: groups.collect(),
-                prompts: limits.prompts,
-                samples: limits.samples,
-                max_new: limits.max_new,
-                seed: limits.seed,
-                notes: plan.notes.clone(),
-            },
-            machine: Machine::look(),
-            step_costs: Vec::new(),
-        }
+    fn is_stopped(&self) -> bool {
+        self.interrupt.is_asked()
     }
 }

@@ -11,7 +11,7 @@ use decode::{
     StepCost, Target, Threshold, VerifyAll,
 };
 use reports::SamplingKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::{Arm, sampling};
 
@@ -79,7 +79,7 @@ const REPEATS: usize = 5;
 const DRAFTING_TOKENS: usize = 32;
 
 /// What steps cost on this engine with so many sequences, as stored in `run.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CostTable {
     /// Id of the target.
     pub(crate) target: String,
@@ -94,7 +94,7 @@ pub(crate) struct CostTable {
 }
 
 /// What a step of all sequences spends outside its verify pass: trunk, head, schedule, acceptance and hand-over.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DraftingCost {
     /// Spelling of the arm.
     pub(crate) arm: String,

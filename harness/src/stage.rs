@@ -10,7 +10,8 @@ use reports::{PromptKey, Thinking};
 
 use crate::arms::{DrafterPlan, TargetPlan};
 use crate::engine::{Arm, Ask};
-use crate::plan::{Plan, Setting};
+use crate::group::Setting;
+use crate::plan::Plan;
 use crate::schedule::Schedule;
 
 /// Cache positions set aside for one verify pass before drafters are loaded; [`load`] refuses a drafter that asks
@@ -49,9 +50,10 @@ impl Stage {
 ///
 /// # Errors
 /// If a file is missing or wrong, a drafter belongs to another target, or a prompt does not fit into the cache.
-pub(crate) fn prepare(plan: &Plan, target: &TargetPlan) -> Result<Stage> {
+pub(crate) fn prepare(plan: &Plan, target_idx: usize) -> Result<Stage> {
+    let target = &plan.targets[target_idx];
     let config = DecoderConfig::load(&target.source)?;
-    let asks = render_all(plan, target)?;
+    let asks = render_all(plan, target_idx)?;
     let fit = Fit {
         target: target.spec.id,
         max_new: plan.limits.max_new,
@@ -61,7 +63,7 @@ pub(crate) fn prepare(plan: &Plan, target: &TargetPlan) -> Result<Stage> {
     let longest = asks.values().flatten().map(|a| a.tokens.len()).max();
     let wanted = longest.unwrap_or(0) + plan.limits.max_new + ROUND_ROOM;
     let slots: Vec<usize> = (0..plan.arms.len())
-        .map(|arm_idx| plan.most_at_once(arm_idx) as usize)
+        .map(|arm_idx| plan.most_at_once(target_idx, arm_idx) as usize)
         .collect();
     let (target, arms) = load(target, &slots, wanted.min(config.max_positions))?;
     let round = arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
@@ -169,14 +171,15 @@ pub(crate) fn switch(thinking: Thinking) -> suites::Thinking {
 
 fn render_all(
     plan: &Plan,
-    target: &TargetPlan,
+    target_idx: usize,
 ) -> Result<BTreeMap<(&'static str, Thinking), Vec<Ask>>> {
-    let renderer = renderer(&target.source)?;
+    let renderer = renderer(&plan.targets[target_idx].source)?;
     let mut out = BTreeMap::new();
     for id in &plan.suites {
         let suite = suites::load(id)?;
         let n = plan.limits.prompts;
-        for group in plan.groups.iter().filter(|g| g.suite == *id) {
+        let its = plan.groups.iter().filter(|g| g.target == target_idx);
+        for group in its.filter(|g| g.suite == *id) {
             let thinking = group.setting.thinking;
             if out.contains_key(&(*id, thinking)) {
                 continue;

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use reports::{Cell, CoverageRecord, Record, Study, read_records};
+use reports::{Cell, CoverageRecord, Record, Study};
 
 use crate::cli::StudyArgs;
 use crate::coverage::COVERAGE;
-use crate::folder::RECORDS;
+use crate::folder::{RECORDS, stored_records};
 use crate::output::{Ending, Verdict, say};
 
 /// Writes the study of some runs.
@@ -55,14 +55,14 @@ pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
     let mut records: Vec<Record> = Vec::new();
     let mut coverage: Vec<CoverageRecord> = Vec::new();
     for run in runs {
-        let (answers, ranks) = (run.join(RECORDS), run.join(COVERAGE));
+        let (answers, ranks) = (stored_records(run)?, run.join(COVERAGE));
         ensure!(
-            answers.is_file() || ranks.is_file(),
+            answers.is_some() || ranks.is_file(),
             "{}: holds neither {RECORDS} nor {COVERAGE}; name the folder of a run",
             run.display()
         );
-        if answers.is_file() {
-            add_records(&mut records, read_records(&answers)?, run);
+        if let Some(answers) = answers {
+            add_records(&mut records, answers, run);
         }
         if ranks.is_file() {
             add_coverage(&mut coverage, read_coverage(&ranks)?);

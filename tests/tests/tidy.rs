@@ -35,6 +35,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("clap", &["harness"]),
     ("anyhow", &["harness"]),
+    ("schemars", &["harness"]),
+    ("signal-hook", &["harness"]),
+    ("strsim", &["harness"]),
     ("indicatif", &["harness"]),
     ("include_dir", &["harness"]),
     ("comfy-table", &["reports"]),

@@ -27,14 +27,7 @@ impl Desk {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
-        let test = std::env::current_exe().unwrap();
-        let built = test.parent().and_then(Path::parent).unwrap();
-        let binary = built.join(format!("draftbench{}", std::env::consts::EXE_SUFFIX));
-        assert!(
-            binary.is_file(),
-            "{binary:?} is missing: cargo build makes it"
-        );
-        let mut command = assert_cmd::Command::new(binary);
+        let mut command = assert_cmd::Command::new(binary());
         command
             .current_dir(self.dir.path())
             .args(args)
@@ -101,6 +94,18 @@ impl Desk {
         let err = text(&self.run(args).stderr);
         assert_eq!(err.trim_end().lines().count(), 1, "{args:?}: {err}");
     }
+}
+
+/// The command, built beside this test.
+pub(crate) fn binary() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let built = test.parent().and_then(Path::parent).unwrap();
+    let binary = built.join(format!("draftbench{}", std::env::consts::EXE_SUFFIX));
+    assert!(
+        binary.is_file(),
+        "{binary:?} is missing: cargo build makes it"
+    );
+    binary
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

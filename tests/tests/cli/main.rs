@@ -8,6 +8,8 @@
 )]
 
 mod desk;
+mod matrix;
+mod resume;
 mod study;
 
 use std::fs;
@@ -243,7 +245,8 @@ fn a_short_run_prints_a_table_and_stores_every_answer() {
         serde_json::from_slice(&fs::read(desk.path("out/run.json")).unwrap()).unwrap();
     assert_eq!(info["complete"], true);
     assert_eq!(info["asked"]["max_new"], 8);
-    assert_eq!(desk.tree().len(), 3, "{:?}", desk.tree());
+    // out with records.jsonl, run.json and plan.json.
+    assert_eq!(desk.tree().len(), 4, "{:?}", desk.tree());
 }
 
 #[test]

@@ -1,0 +1,194 @@
+//! `draftbench merge`: runs of one plan's shards as one run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use reports::{Cell, Record, SCHEMA};
+use serde_json::{Value, json};
+
+use crate::cli::MergeArgs;
+use crate::conclude;
+use crate::folder::{self, PLAN, RunFolder};
+use crate::output::Ending;
+use crate::plan;
+use crate::plan_file::PlanFile;
+use crate::provenance::{self, Caller};
+use crate::run_info;
+
+/// Missing groups that an error names.
+const MAX_NAMED: usize = 4;
+
+/// A run to be merged.
+struct Part {
+    dir: PathBuf,
+    info: Value,
+    records: Vec<Record>,
+}
+
+/// Writes the merged run and prints its table.
+///
+/// # Errors
+/// If a folder holds no run, the runs are of different plans, two hold different records of one answer, a group is
+/// missing without `--partial`, or the folder cannot be written to.
+pub(crate) fn merge(args: &MergeArgs, caller: &Caller) -> Ending {
+    folder::check(&args.out)?;
+    let (file, parts) = read(&args.runs)?;
+    let mut groups = by_group(&file, &parts)?;
+    let missing: Vec<usize> = (0..file.groups.len())
+        .filter(|idx| !groups.contains_key(idx))
+        .collect();
+    if !missing.is_empty() && !args.partial {
+        let named = missing.iter().take(MAX_NAMED);
+        let named: Vec<String> = named.map(|idx| file.groups[*idx].content.title()).collect();
+        bail!(
+            "{} of {} groups are in none of the runs, such as {}; resume the runs that lack them, or merge with --partial",
+            missing.len(),
+            file.groups.len(),
+            named.join("; ")
+        );
+    }
+    let run = plan::run_id();
+    let mut records: Vec<Record> = Vec::new();
+    for idx in 0..file.groups.len() {
+        records.extend(groups.remove(&idx).into_iter().flatten());
+    }
+    records.extend(conclude::skipped_records(&file, &run));
+    let out = RunFolder::at(&args.out);
+    out.create(
+        &describe(&run, &file, &parts, missing.is_empty(), caller),
+        &file,
+    )?;
+    out.store(&records)?;
+    out.tidy()?;
+
+    let mut machines: Vec<String> = Vec::new();
+    for line in parts.iter().flat_map(|p| run_info::machines(&p.info)) {
+        if !machines.contains(&line) {
+            machines.push(line);
+        }
+    }
+    let most = file.groups.iter().map(|g| g.content.concurrency).max();
+    let mut remarks = conclude::warm_up(most.unwrap_or(1));
+    remarks.push(format!("merged from {} runs of one plan", parts.len()));
+    let text = conclude::table(&file, &records, machines.join("; and "), remarks)?;
+    let mut foot = String::new();
+    if !missing.is_empty() {
+        foot = format!(
+            "{} of {} groups are missing\n",
+            missing.len(),
+            file.groups.len()
+        );
+    }
+    foot.push_str(&format!("records: {}\n", args.out.display()));
+    conclude::verdict(&records, None, text, &foot)
+}
+
+/// The plan and the runs.
+fn read(dirs: &[PathBuf]) -> Result<(PlanFile, Vec<Part>)> {
+    let mut first: Option<(PlanFile, &Path)> = None;
+    let mut parts = Vec::new();
+    for dir in dirs {
+        let Some((file, info)) = RunFolder::at(dir).begun()? else {
+            bail!(
+                "{}: holds no {PLAN}; name the folders of runs",
+                dir.display()
+            );
+        };
+        match &first {
+            None => first = Some((file, dir)),
+            Some((other, other_dir)) => ensure!(
+                other.sha256 == file.sha256,
+                "{}: is of another plan ({}...) than {} ({}...); only runs of one plan can be merged",
+                dir.display(),
+                &file.sha256[..12],
+                other_dir.display(),
+                &other.sha256[..12]
+            ),
+        }
+        parts.push(Part {
+            dir: dir.clone(),
+            info,
+            records: folder::sealed_only(dir)?,
+        });
+    }
+    let (file, _) = first.context("no run is named")?;
+    Ok((file, parts))
+}
+
+/// Records by the group's place in the plan. A run named twice is taken once.
+fn by_group(file: &PlanFile, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Record>>> {
+    let mut out: BTreeMap<usize, (Vec<Record>, &Path)> = BTreeMap::new();
+    let mut places: BTreeMap<Cell, usize> = BTreeMap::new();
+    for (idx, group) in file.groups.iter().enumerate() {
+        places.insert(group.content.cell(""), idx);
+    }
+    for part in parts {
+        let mut own: BTreeMap<usize, Vec<Record>> = BTreeMap::new();
+        for record in &part.records {
+            let cell = Cell {
+                method: String::new(),
+                ..record.cell.clone()
+            };
+            // What could not run belongs to no group; the merged run says it once.
+            if let Some(idx) = places.get(&cell) {
+                own.entry(*idx).or_default().push(record.clone());
+            }
+        }
+        for (idx, records) in own {
+            match out.get(&idx) {
+                None => drop(out.insert(idx, (records, &part.dir))),
+                Some((others, dir)) => {
+                    if let Some(differing) = difference(others, &records) {
+                        bail!(
+                            "{} and {} hold different records of {differing}; they measured the same group twice, merge only one of them",
+                            dir.display(),
+                            part.dir.display()
+                        );
+                    }
+                }
+            }
+        }
+    }
+    Ok(out
+        .into_iter()
+        .map(|(idx, (records, _))| (idx, records))
+        .collect())
+}
+
+/// The first answer that two lists of one group do not agree on.
+fn difference(a: &[Record], b: &[Record]) -> Option<String> {
+    let name = |record: &Record| match &record.prompt {
+        Some(prompt) => format!(
+            "{}, prompt {}, sample {}",
+            record.cell, prompt.id, prompt.sample
+        ),
+        None => record.cell.to_string(),
+    };
+    let mut pairs = a.iter().zip(b);
+    if let Some((record, _)) = pairs.find(|(a, b)| a != b) {
+        return Some(name(record));
+    }
+    let longer = if a.len() > b.len() { a } else { b };
+    longer.get(a.len().min(b.len())).map(name)
+}
+
+fn describe(run: &str, file: &PlanFile, parts: &[Part], complete: bool, caller: &Caller) -> Value {
+    let of = |part: &Part| json!({ "dir": part.dir, "run": part.info });
+    let sittings = parts.iter().filter_map(|p| p.info["sittings"].as_array());
+    let sittings: Vec<&Value> = sittings.flatten().collect();
+    json!({
+        "schema": SCHEMA,
+        "run": run,
+        "version": env!("CARGO_PKG_VERSION"),
+        "git_commit": provenance::GIT_COMMIT,
+        "plan_sha256": file.sha256,
+        "shard": null,
+        "started_unix_secs": crate::machine::now().0,
+        "complete": complete,
+        "step_costs": [],
+        "merged_by": caller,
+        "merged_from": parts.iter().map(of).collect::<Vec<_>>(),
+        "sittings": sittings,
+    })
+}
