@@ -4,6 +4,8 @@ mod corpus;
 mod error;
 mod example;
 mod hash;
+mod json;
+pub mod public;
 pub mod sources;
 pub mod synth;
 
@@ -11,3 +13,4 @@ pub use corpus::{CorpusSpec, SourceKind, SourceSpec, corpus, corpus_without, sam
 pub use error::{Error, Result};
 pub use example::{Domain, Example};
 pub use hash::{Pinned, sha256_bytes, sha256_file};
+pub use json::python_json;

@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// The text of a file, unpacked if its name ends in `.gz`.
-fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let io = |source| Error::Io {
         path: path.to_path_buf(),
         source,
@@ -31,7 +31,7 @@ fn read_text(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-fn row_error(path: &Path, line_idx: usize, why: impl ToString) -> Error {
+pub(crate) fn row_error(path: &Path, line_idx: usize, why: impl ToString) -> Error {
     Error::Row {
         path: path.to_path_buf(),
         line: line_idx + 1,
