@@ -30,6 +30,28 @@ pub enum Error {
         /// Which prompt and what is wrong with it.
         why: String,
     },
+    /// Rows of a public suite that cannot be read.
+    #[error(transparent)]
+    Data(#[from] datasets::Error),
+    /// Rows that are not those the suite is pinned to.
+    #[error(
+        "suite {id}: {path:?} holds {got_rows} rows of sha256 {got}, pinned are {want_rows} rows of sha256 {want}; \
+         fetch it anew with `draftbench data pull {id}`, or take the file away"
+    )]
+    Content {
+        /// Suite.
+        id: String,
+        /// File, or folder of several.
+        path: std::path::PathBuf,
+        /// Hash of what is there.
+        got: String,
+        /// Rows there.
+        got_rows: usize,
+        /// Hash that is wanted, or that none is.
+        want: String,
+        /// Rows that are wanted.
+        want_rows: usize,
+    },
     /// `tokenizer_config.json` is not JSON of the expected shape.
     #[error("tokenizer_config.json: {source}")]
     ConfigJson {

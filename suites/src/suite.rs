@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use datasets::Domain;
+use datasets::public::Reference;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
@@ -35,6 +36,9 @@ pub struct Prompt {
     pub id: u32,
     /// User turns, asked one after the other; not empty, none blank.
     pub turns: Vec<String>,
+    /// What a right answer is known by; suites of this crate's own have none.
+    #[serde(skip)]
+    pub reference: Option<Reference>,
 }
 
 /// Ids of all suites, in the order they are listed and run.
