@@ -102,12 +102,29 @@ impl Renderer {
     /// [`Error::LastTurn`] if `turns` does not end with the user's, [`Error::Template`] if the
     /// template refuses them, [`Error::Tokenizer`] if the text cannot be tokenized.
     pub fn render(&self, turns: &[String], thinking: Thinking) -> Result<Rendered> {
+        self.render_with(None, turns, thinking)
+    }
+
+    /// As [`Self::render`], with a system prompt before the turns.
+    ///
+    /// # Errors
+    /// Those of [`Self::render`].
+    pub fn render_with(
+        &self,
+        system: Option<&str>,
+        turns: &[String],
+        thinking: Thinking,
+    ) -> Result<Rendered> {
         if turns.len().is_multiple_of(2) {
             return Err(Error::LastTurn { got: turns.len() });
         }
         let roles = ["user", "assistant"].into_iter().cycle();
         let message = |(role, content): (&str, &String)| context! { role, content };
-        let messages: Vec<Value> = roles.zip(turns).map(message).collect();
+        let system = system.map(|content| context! { role => "system", content });
+        let messages: Vec<Value> = system
+            .into_iter()
+            .chain(roles.zip(turns).map(message))
+            .collect();
         // An absent token is undefined and prints nothing; none would print its name.
         let token = |token: &Option<String>| token.as_deref().map_or(Value::UNDEFINED, Value::from);
         let text = self.template.render(context! {
@@ -228,6 +245,44 @@ mod tests {
         for bad in [&[][..], &["a", "b"]] {
             let error = renderer.render(&turns(bad), Thinking::On).unwrap_err();
             assert!(matches!(error, Error::LastTurn { .. }), "{error}");
+        }
+    }
+
+    /// What the transformers library made of the same templates; `goldens/make.py` writes the file.
+    #[test]
+    fn rendered_text_is_what_transformers_renders() {
+        #[derive(Deserialize)]
+        struct Golden {
+            template: String,
+            case: String,
+            system: Option<String>,
+            turns: Vec<String>,
+            thinking: bool,
+            text: String,
+        }
+        let goldens = include_str!("../goldens/rendered.json");
+        let goldens: Vec<Golden> = serde_json::from_str(goldens).unwrap();
+        assert_eq!(goldens.len(), 20);
+        for golden in goldens {
+            let template = match golden.template.as_str() {
+                // What the published template does without tools, in words of our own.
+                "qwen3" => include_str!("../goldens/thinking.jinja"),
+                _ => include_str!("../goldens/dated.jinja"),
+            };
+            let config = json!({"chat_template": template, "bos_token": "<|begin|>", "eos_token": "<|end|>"});
+            let thinking = match golden.thinking {
+                true => Thinking::On,
+                false => Thinking::Off,
+            };
+            let rendered = renderer(config)
+                .unwrap()
+                .render_with(golden.system.as_deref(), &golden.turns, thinking)
+                .unwrap();
+            assert_eq!(
+                rendered.text, golden.text,
+                "{}: {}, {thinking:?}",
+                golden.template, golden.case
+            );
         }
     }
 

@@ -1,14 +1,13 @@
 //! A chat template in the dialect that model repositories ship.
 //!
 //! They are written for Python's Jinja2 with `trim_blocks`, `lstrip_blocks` and loop controls, call
-//! string methods of Python, and may call `raise_exception`.
+//! string methods of Python, and may call `raise_exception` and `strftime_now`.
 
 use crate::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, ErrorKind};
 use serde::Serialize;
-use std::io;
 
 const NAME: &str = "chat_template";
 
@@ -34,6 +33,7 @@ impl Template {
                 Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
             },
         );
+        env.add_function("strftime_now", strftime_now);
         env.add_filter("tojson", to_json);
         env.add_template_owned(NAME, source)
             .map_err(template_error)?;
@@ -51,56 +51,72 @@ impl Template {
     }
 }
 
+/// Python's `strftime` of 26 July 2024, midnight, in the C locale. The clock stands still, so that a prompt and its hash
+/// are the same on every day; the date is the one that Llama-3.1's template writes where it has no clock.
+fn strftime_now(format: &str) -> std::result::Result<String, minijinja::Error> {
+    const WRITTEN: [(&str, &str); 23] = [
+        ("a", "Fri"),
+        ("A", "Friday"),
+        ("b", "Jul"),
+        ("B", "July"),
+        ("d", "26"),
+        ("-d", "26"),
+        ("e", "26"),
+        ("m", "07"),
+        ("-m", "7"),
+        ("y", "24"),
+        ("Y", "2024"),
+        ("H", "00"),
+        ("-H", "0"),
+        ("I", "12"),
+        ("-I", "12"),
+        ("M", "00"),
+        ("S", "00"),
+        ("p", "AM"),
+        ("j", "208"),
+        ("D", "07/26/24"),
+        ("F", "2024-07-26"),
+        ("T", "00:00:00"),
+        ("%", "%"),
+    ];
+    let mut out = String::new();
+    let mut rest = format;
+    while let Some((before, after)) = rest.split_once('%') {
+        out.push_str(before);
+        let known = WRITTEN.iter().find(|(code, _)| after.starts_with(code));
+        let (code, text) = known.ok_or_else(|| {
+            let why = format!("strftime_now: {format:?} has a code that is not supported");
+            minijinja::Error::new(ErrorKind::InvalidOperation, why)
+        })?;
+        out.push_str(text);
+        rest = &after[code.len()..];
+    }
+    Ok(out + rest)
+}
+
 /// JSON as Python's `json.dumps(value, ensure_ascii=False)` writes it; minijinja's own filter
 /// would escape `<` and write no spaces.
 fn to_json(value: Value, options: Kwargs) -> std::result::Result<Value, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;
-    let mut bytes = Vec::new();
-    let written = match indent {
-        Some(spaces) => {
-            let spaces = " ".repeat(spaces);
-            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(
-                &mut bytes, pretty,
-            ))
-        }
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(
-            &mut bytes, OneLine,
-        )),
-    };
     let bad = |e: &dyn std::fmt::Display| {
         minijinja::Error::new(ErrorKind::BadSerialization, format!("tojson: {e}"))
     };
-    written.map_err(|e| bad(&e))?;
+    let Some(spaces) = indent else {
+        let line = datasets::python_json(&value).map_err(|e| bad(&e))?;
+        return Ok(Value::from_safe_string(line));
+    };
+    let mut bytes = Vec::new();
+    let spaces = " ".repeat(spaces);
+    let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
+    value
+        .serialize(&mut serde_json::Serializer::with_formatter(
+            &mut bytes, pretty,
+        ))
+        .map_err(|e| bad(&e))?;
     Ok(Value::from_safe_string(
         String::from_utf8(bytes).map_err(|e| bad(&e))?,
     ))
-}
-
-/// `", "` between entries and `": "` after keys.
-struct OneLine;
-
-impl serde_json::ser::Formatter for OneLine {
-    fn begin_array_value<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
 }
 
 fn template_error(error: minijinja::Error) -> Error {
@@ -189,6 +205,16 @@ mod tests {
             template("{{ v | tojson(indent=4) }}").render(list).unwrap(),
             "[\n    1\n]"
         );
+    }
+
+    #[test]
+    fn the_clock_stands_still_and_an_unknown_code_is_an_error() {
+        let template = Template::new("{{ strftime_now('%d %b %Y, %-m%%') }}".into()).unwrap();
+        let text = template.render(context! {}).unwrap();
+        assert_eq!(text, "26 Jul 2024, 7%");
+        let template = Template::new("{{ strftime_now('%d %Q') }}".into()).unwrap();
+        let error = template.render(context! {}).unwrap_err().to_string();
+        assert!(error.contains("strftime_now: \"%d %Q\""), "{error}");
     }
 
     #[test]
