@@ -1,5 +1,6 @@
 //! Suite definitions and prompt rendering.
 
+mod answer;
 mod error;
 mod public;
 mod render;
@@ -8,6 +9,7 @@ mod subset;
 mod suite;
 mod template;
 
+pub use answer::is_right;
 pub use datasets::public::Reference;
 pub use error::{Error, Result};
 pub use public::{Content, Public, StandIn, public, public_ids};
