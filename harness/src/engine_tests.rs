@@ -269,6 +269,7 @@ fn sampled_text_does_not_depend_on_the_batch_around_it() {
             sampling: SamplingKey::Temperature(1000),
             concurrency,
             n_prompts: 6,
+            n_done: 0,
         };
         let kept = ran(&case, &mut [vanilla()]);
         let mut answers: Vec<_> = kept

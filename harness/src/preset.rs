@@ -202,14 +202,15 @@ mod tests {
     #[test]
     fn the_papers_matrix_has_twelve_configurations() {
         let matrix = load("paper-main").unwrap();
-        let configurations = matrix.blocks.iter().flat_map(|b| {
-            b.targets.iter().flat_map(|target| {
-                b.thinking
-                    .iter()
-                    .flat_map(move |t| b.sampling.iter().map(move |s| (target, *t as u8, s)))
-            })
-        });
-        let distinct: std::collections::BTreeSet<_> = configurations.collect();
+        let mut distinct = std::collections::BTreeSet::new();
+        for block in &matrix.blocks {
+            for target in &block.targets {
+                for thinking in &block.thinking {
+                    let its = block.sampling.iter();
+                    distinct.extend(its.map(|s| (target, *thinking as u8, s)));
+                }
+            }
+        }
         assert_eq!(distinct.len(), 12);
         let concurrency = load("paper-concurrency").unwrap();
         assert!(
