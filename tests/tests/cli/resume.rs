@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use reports::{Outcome, Phases, Record, read_records};
+use reports::{Outcome, Phases, Record, Timeline, read_records};
 
 use crate::desk::{Desk, binary, text};
 
@@ -55,6 +55,7 @@ fn timeless(records: &Path) -> Vec<Record> {
         if let Outcome::Ok(answer) = &mut record.outcome {
             (answer.prefill_ns, answer.decode_ns, answer.batch_ns) = (0, 0, 0);
             answer.phases = Phases::default();
+            answer.timeline = Timeline::default();
         }
     }
     records
