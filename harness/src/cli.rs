@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::data_env::Environment;
 use crate::train::TrainCommand;
 
 const EXAMPLES: &str = "\
@@ -18,6 +19,7 @@ Examples:
   draftbench run --matrix my.toml --out runs/a   a matrix of your own
   draftbench run --resume runs/a                 go on after Ctrl-C, a kill or a power cut
   draftbench generate --rounds \"What is 12 + 30?\"
+  draftbench plan --suites dflash10 --data-dir D  the ten public suites of a paper, from a folder
   draftbench list                                every target, method and suite
 
 Exit code: 0 fine, 1 a cell failed or a text differs from vanilla's, 2 bad input, 130 interrupted.";
@@ -34,6 +36,19 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+impl Cli {
+    /// Tells commands where suites lie if `--data-dir` is not typed.
+    pub(crate) fn set_cache(&mut self, environment: &Environment) {
+        let dir = match &mut self.command {
+            None => &mut self.run.select.data.dir,
+            Some(Command::Run(run)) => &mut run.select.data.dir,
+            Some(Command::Plan(plan)) => &mut plan.select.data.dir,
+            Some(_) => return,
+        };
+        dir.cache = environment.suites_dir();
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -78,9 +93,11 @@ pub(crate) struct SelectArgs {
     /// always measured too, since a speedup is relative to it
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     pub(crate) methods: Vec<String>,
-    /// Prompt suites
+    /// Prompt suites, or sets of them: embedded, dflash10, dflash7, dspark9
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) suites: Vec<String>,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
     /// How tokens are chosen: greedy, or t and the temperature in thousandths (t1000 is temperature 1)
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub(crate) sampling: Vec<String>,
@@ -90,7 +107,7 @@ pub(crate) struct SelectArgs {
     /// Sequences decoded at once, 1 to 64
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) concurrency: Vec<u32>,
-    /// Only the first N prompts of each suite
+    /// At most N prompts of each suite
     #[arg(long, value_name = "N")]
     pub(crate) prompts: Option<u32>,
     /// Answers to each prompt where tokens are sampled; greedy needs one
@@ -109,13 +126,41 @@ pub(crate) struct SelectArgs {
     pub(crate) machine: MachineArgs,
 }
 
-/// Flags that choose what is run; a stored plan has chosen already.
-const CHOOSING: [&str; 13] = [
+/// Where the prompts of public suites lie and which of them are asked.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DataArgs {
+    #[command(flatten)]
+    pub(crate) dir: DirArgs,
+    /// How a suite that is too long is cut: first, dflash, deepspec or hash [default: the set's own rule, dflash for
+    /// a public suite named by itself, first for the suites inside the binary]
+    #[arg(long, value_name = "RULE")]
+    pub(crate) subset: Option<String>,
+    /// Seed of the rule hash [default: the preset's, 0 in quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) subset_seed: Option<u64>,
+}
+
+/// The folder of public suites; where they lie is the machine's matter, so a stored plan takes another.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DirArgs {
+    /// Folder with the public suites, converted or as published: `<suite>.jsonl`, .json or .parquet, or a folder
+    /// `<suite>/` with upstream's files [default: draftbench/data in the user's cache, which `data pull` fills]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// The folder that is looked at if none is typed.
+    #[arg(skip)]
+    pub(crate) cache: Option<PathBuf>,
+}
+
+/// Flags that choose what is run; a stored plan has chosen already. `--data-dir` says only where the chosen lies.
+const CHOOSING: [&str; 15] = [
     "targets",
     "preset",
     "matrix",
     "methods",
     "suites",
+    "subset",
+    "subset_seed",
     "sampling",
     "thinking",
     "concurrency",

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::arms::DrafterPlan;
+use crate::data;
 use crate::engine::passes;
 use crate::group::Group;
-use crate::plan::{Limits, Plan};
+use crate::plan::Plan;
 
 /// Files of a model folder that a result depends on, by their ending.
 const ENDINGS: [&str; 3] = ["json", "safetensors", "jinja"];
@@ -37,13 +38,15 @@ pub(crate) struct Content {
     pub(crate) methods: Vec<String>,
     /// Prompts taken from the suite.
     pub(crate) prompts: usize,
+    /// Their turns, each of which is an answer.
+    pub(crate) turns: usize,
     /// Answers to each prompt.
     pub(crate) samples: u32,
     /// Most tokens of an answer.
     pub(crate) max_new: usize,
     /// Seed of all streams.
     pub(crate) seed: u64,
-    /// SHA-256 of the prompts taken, as canonical JSON.
+    /// SHA-256 of the prompts taken, in the order they are asked, as canonical JSON.
     pub(crate) suite_sha256: String,
     /// SHA-256 of the target's files.
     pub(crate) target_sha256: String,
@@ -84,7 +87,7 @@ impl Content {
     pub(crate) fn most_tokens(&self) -> u64 {
         let absent = self.drafters_sha256.values().filter(|d| d.is_none());
         let n_arms = self.methods.len() - absent.count();
-        let n_answers = self.prompts as u64 * u64::from(self.samples) * n_arms as u64;
+        let n_answers = self.turns as u64 * u64::from(self.samples) * n_arms as u64;
         n_answers * u64::from(passes(self.concurrency)) * self.max_new as u64
     }
 
@@ -125,16 +128,16 @@ impl Content {
 
 /// Hashes of what a plan needs, each computed once.
 #[derive(Debug, Default)]
-pub(crate) struct Library {
+pub(crate) struct Hashes {
     models: BTreeMap<String, String>,
-    suites: BTreeMap<String, (usize, String)>,
+    suites: BTreeMap<String, String>,
 }
 
-impl Library {
+impl Hashes {
     /// What one group of a plan depends on.
     ///
     /// # Errors
-    /// If a file or a suite cannot be read.
+    /// If a file cannot be read.
     pub(crate) fn content(&mut self, plan: &Plan, group: &Group) -> Result<Content> {
         let target = &plan.targets[group.target];
         let mut drafters = BTreeMap::new();
@@ -147,7 +150,6 @@ impl Library {
                 DrafterPlan::Skipped(arm, _) => drop(drafters.insert(arm.key().to_owned(), None)),
             }
         }
-        let (prompts, suite_sha256) = self.suite(group.suite, plan.limits)?;
         let key = |arm: &usize| plan.arms[*arm].key().to_owned();
         Ok(Content {
             target: target.spec.id.to_owned(),
@@ -156,11 +158,12 @@ impl Library {
             thinking: group.setting.thinking,
             concurrency: group.setting.concurrency,
             methods: group.arms.iter().map(key).collect(),
-            prompts,
+            prompts: plan.library.prompts(group.suite).len(),
+            turns: plan.library.n_turns(group.suite),
             samples: group.samples,
             max_new: plan.limits.max_new,
             seed: plan.limits.seed,
-            suite_sha256,
+            suite_sha256: self.suite(group.suite, &plan.library),
             target_sha256: self.model(&target.source)?,
             drafters_sha256: drafters,
             engine: concat!("local ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -177,18 +180,17 @@ impl Library {
         Ok(hash)
     }
 
-    fn suite(&mut self, id: &str, limits: Limits) -> Result<(usize, String)> {
+    fn suite(&mut self, id: &str, library: &data::Library) -> String {
         if let Some(known) = self.suites.get(id) {
-            return Ok(known.clone());
+            return known.clone();
         }
-        let suite = suites::load(id)?;
-        let prompts = suite.prompts.iter().take(limits.prompts);
-        let prompts: Vec<Value> = prompts
+        let prompts = library.prompts(id).iter();
+        let prompts: Value = prompts
             .map(|p| serde_json::json!([p.id.to_string(), p.turns]))
             .collect();
-        let facts = (prompts.len(), sha256_of_json(&Value::Array(prompts)));
-        self.suites.insert(id.to_owned(), facts.clone());
-        Ok(facts)
+        let hash = sha256_of_json(&prompts);
+        self.suites.insert(id.to_owned(), hash.clone());
+        hash
     }
 }
 

@@ -35,6 +35,29 @@ pub(crate) struct Ask {
     pub(crate) prompt: PromptKey,
     /// Token ids.
     pub(crate) tokens: Vec<u32>,
+    /// What `tokens` says, the user's turns and the arm's own answers alternately.
+    pub(crate) turns: Vec<String>,
+    /// User turns that are asked after the answer.
+    pub(crate) later: Vec<String>,
+    /// Cache positions set aside for the whole conversation.
+    pub(crate) room: usize,
+}
+
+/// Leads conversations on.
+pub(crate) trait Talk {
+    /// What is asked after `answer` to `ask`.
+    fn next(&self, ask: &Ask, answer: &[u32]) -> Next;
+}
+
+/// How a conversation goes on.
+#[derive(Clone, Debug)]
+pub(crate) enum Next {
+    /// It is over.
+    Over,
+    /// With another turn.
+    Ask(Ask),
+    /// With a turn that cannot be asked, for a reason.
+    Skip(PromptKey, String),
 }
 
 /// Whether records hold token ids.
@@ -66,6 +89,8 @@ pub(crate) struct Job<'a> {
     pub(crate) n_done: usize,
     /// Methods that failed in them.
     pub(crate) lost: &'a [String],
+    /// What follows an answer.
+    pub(crate) talk: &'a dyn Talk,
 }
 
 /// Takes records as they come.
@@ -185,15 +210,27 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Answers the first turn of every prompt, then the second of those that have one, and so on.
     fn batch(&mut self, arm_idx: usize, arm: &mut Arm, asks: &[Ask], pass: u32) -> Result<()> {
+        let mut later = self.turn(arm_idx, arm, asks, pass)?;
+        while !later.is_empty() {
+            later = self.turn(arm_idx, arm, &later, pass)?;
+        }
+        Ok(())
+    }
+
+    /// Answers one turn and gives what is asked next.
+    fn turn(&mut self, arm_idx: usize, arm: &mut Arm, asks: &[Ask], pass: u32) -> Result<Vec<Ask>> {
+        let mut later = Vec::new();
         if self.out[arm_idx] {
-            return Ok(());
+            return Ok(later);
         }
         let answers = match self.decode(arm, asks, self.job.max_new) {
             Ok(answers) => answers,
             Err(err) => {
                 let prompt = asks.first().filter(|_| asks.len() == 1);
-                return self.fail(arm_idx, arm, prompt, &err);
+                self.fail(arm_idx, arm, prompt, &err)?;
+                return Ok(later);
             }
         };
         for ask in asks {
@@ -208,8 +245,17 @@ impl Bench<'_> {
             let outcome = Outcome::Ok(Box::new(answer));
             let record = self.record(arm, Some(prompt), outcome);
             self.sink.take(record, &generation.tokens)?;
+            match self.job.talk.next(ask, &generation.tokens) {
+                Next::Over => {}
+                Next::Ask(ask) => later.push(ask),
+                Next::Skip(prompt, why) => {
+                    let prompt = PromptKey { pass, ..prompt };
+                    let record = self.record(arm, Some(prompt), Outcome::Skipped { why });
+                    self.sink.take(record, &[])?;
+                }
+            }
         }
-        Ok(())
+        Ok(later)
     }
 
     fn step_cost(&self, arm: &Arm) -> decode::Result<StepCost> {

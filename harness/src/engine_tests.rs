@@ -5,7 +5,7 @@ use decode::toy::{Oracle, ToyTarget, Wrong};
 use decode::{Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, TokenIo};
 use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
 
-use crate::engine::{Arm, Ask, Job, Sink, Tokens, measure};
+use crate::engine::{Arm, Ask, Job, Next, Sink, Talk, Tokens, measure};
 use crate::equality::Ledger;
 use crate::schedule::Schedule;
 
@@ -74,6 +74,15 @@ impl Drafter for Breaks {
     fn finish(&mut self, _slot: Slot) {}
 }
 
+/// Every prompt is one turn.
+struct Alone;
+
+impl Talk for Alone {
+    fn next(&self, _ask: &Ask, _answer: &[u32]) -> Next {
+        Next::Over
+    }
+}
+
 fn vanilla() -> Arm {
     Arm {
         method: "vanilla".into(),
@@ -97,10 +106,14 @@ fn asks(n: u32) -> Vec<Ask> {
             id: i.to_string(),
             sample: 0,
             pass: 0,
+            turn: 0,
             sha256: String::new(),
             n_tokens: 2,
         },
         tokens: vec![i % VOCAB as u32, 5],
+        turns: Vec::new(),
+        later: Vec::new(),
+        room: 64,
     };
     (0..n).map(ask).collect()
 }
@@ -120,6 +133,10 @@ const GREEDY: Case = Case {
 };
 
 fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
+    ran_on(case, arms, &Alone)
+}
+
+fn ran_on(case: &Case, arms: &mut [Arm], talk: &dyn Talk) -> Kept {
     let mut target = ToyTarget::new(VOCAB, SLOTS, 64, &[]);
     let asks = asks(case.n_prompts);
     let job = Job {
@@ -133,6 +150,7 @@ fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
             method: String::new(),
         },
         asks: &asks,
+        talk,
         max_new: 13,
         seed: 1,
         tokens: Tokens::Kept,
@@ -157,6 +175,64 @@ fn arms_alternate_prompt_by_prompt_and_turn_round_each_time() {
     let mut arms = [vanilla(), oracle("dflash", Wrong::Never)];
     let kept = ran(&GREEDY, &mut arms);
     assert_eq!(kept.order(), ["v0", "d0", "d1", "v1", "v2", "d2"]);
+}
+
+/// Prompts 0 and 1 have a second turn, which holds the answer to the first; that of prompt 1 does not fit.
+struct Twice;
+
+impl Talk for Twice {
+    fn next(&self, ask: &Ask, answer: &[u32]) -> Next {
+        let prompt = PromptKey {
+            turn: 1,
+            ..ask.prompt.clone()
+        };
+        match (ask.prompt.id.as_str(), ask.prompt.turn) {
+            ("0", 0) => Next::Ask(Ask {
+                id: ask.id + 100,
+                prompt,
+                tokens: [&ask.tokens, answer].concat(),
+                ..ask.clone()
+            }),
+            ("1", 0) => Next::Skip(prompt, "too long".into()),
+            _ => Next::Over,
+        }
+    }
+}
+
+#[test]
+fn a_later_turn_follows_the_arms_own_answer_and_is_equal_to_vanillas() {
+    for concurrency in [1, 2] {
+        let case = Case {
+            concurrency,
+            ..GREEDY
+        };
+        let mut arms = [vanilla(), oracle("dflash", Wrong::Slot(2))];
+        let kept = ran_on(&case, &mut arms, &Twice);
+        let turns = |method: &str| -> Vec<(String, u32, bool)> {
+            let its = kept.records.iter().filter(|r| r.cell.method == method);
+            let mut turns: Vec<_> = its
+                .filter_map(|r| {
+                    let prompt = r.prompt.as_ref().filter(|p| p.pass == 0)?;
+                    let is_ok = matches!(r.outcome, Outcome::Ok(_));
+                    Some((prompt.id.clone(), prompt.turn, is_ok))
+                })
+                .collect();
+            turns.sort();
+            turns
+        };
+        let want = [
+            ("0", 0, true),
+            ("0", 1, true),
+            ("1", 0, true),
+            ("1", 1, false),
+            ("2", 0, true),
+        ]
+        .map(|(id, turn, is_ok)| (id.to_owned(), turn, is_ok));
+        assert_eq!(turns("vanilla"), want);
+        assert_eq!(turns("dflash"), want);
+        assert!(kept.ledger.n_compared() >= 4);
+        assert_eq!(kept.ledger.differences().len(), 0);
+    }
 }
 
 #[test]

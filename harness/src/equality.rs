@@ -10,7 +10,7 @@ use crate::engine::sha256_of;
 /// Greedy answers waiting for vanilla's, and vanilla's waiting for them.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// By target, suite, thinking, prompt id.
+    /// By target, suite, thinking, name of the prompt.
     prompts: BTreeMap<(String, String, Thinking, String), Page>,
     n_compared: usize,
     differences: Vec<Difference>,
@@ -91,7 +91,7 @@ impl Ledger {
             cell.target.clone(),
             cell.suite.clone(),
             cell.thinking,
-            prompt.id.clone(),
+            prompt.name(),
         );
         let page = self.prompts.entry(key).or_default();
         if page.reference.is_none() && cell.method == "vanilla" {
@@ -106,7 +106,7 @@ impl Ledger {
             self.n_compared += 1;
             if text.sha256 != reference.sha256 {
                 self.differences
-                    .push(text.difference(reference, cell, &prompt.id));
+                    .push(text.difference(reference, cell, &prompt.name()));
             }
         }
     }
@@ -162,6 +162,7 @@ mod tests {
             id: id.into(),
             sample: 0,
             pass: 0,
+            turn: 0,
             sha256: String::new(),
             n_tokens: 1,
         }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use reports::{Cell, SamplingKey, Thinking};
 
 use crate::arms::{ArmPlan, TargetPlan};
+use crate::data::{self, Library};
 use crate::engine::passes;
 use crate::matrix::{Block, Exclude, Matrix, Switch};
 
@@ -16,20 +17,6 @@ pub(crate) const VANILLA: &str = "vanilla";
 
 /// Most sequences decoded at once.
 const MAX_CONCURRENCY: u32 = 64;
-
-/// Suites of the papers; a matrix may name them although this build has no prompts of theirs.
-const PAPER_SUITES: [&str; 10] = [
-    "gsm8k",
-    "math500",
-    "aime24",
-    "aime25",
-    "humaneval",
-    "mbpp",
-    "livecodebench",
-    "swe-bench",
-    "mt-bench",
-    "alpaca",
-];
 
 /// Cells of one target that differ in their arm alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,12 +76,12 @@ impl Group {
         )
     }
 
-    /// Answers that it decodes: prompts, samples, passes, and the arms that can run.
-    pub(crate) fn n_answers(&self, targets: &[TargetPlan], n_prompts: usize) -> u64 {
+    /// Answers that it decodes: turns of its prompts, samples, passes, and the arms that can run.
+    pub(crate) fn n_answers(&self, targets: &[TargetPlan], n_turns: usize) -> u64 {
         let drafters = &targets[self.target].drafters;
         let ready = self.arms.iter().filter(|a| drafters[**a].is_ready());
         let times = u64::from(self.samples) * u64::from(passes(self.setting.concurrency));
-        (n_prompts * ready.count()) as u64 * times
+        (n_turns * ready.count()) as u64 * times
     }
 }
 
@@ -123,13 +110,14 @@ pub(crate) struct Groups {
 /// What was asked for of one target, suite and setting.
 struct Wish {
     target: String,
-    suite: String,
+    suite: &'static str,
     setting: Setting,
     samples: u32,
     arms: Vec<usize>,
 }
 
-/// The matrix as groups; what two blocks both ask for is run once. `absent` are targets that cannot run, and why.
+/// The matrix as groups, sets of suites spelled out; what two blocks both ask for is run once. `absent` are targets that
+/// cannot run, and why.
 ///
 /// # Errors
 /// If a suite or a sampling key is unknown or a concurrency out of range.
@@ -138,6 +126,7 @@ pub(crate) fn build(
     arms: &[ArmPlan],
     targets: &[TargetPlan],
     absent: &[(String, String)],
+    library: &Library,
 ) -> Result<Groups> {
     let mut wishes = wishes(matrix, arms)?;
     let mut out = Groups::default();
@@ -149,14 +138,13 @@ pub(crate) fn build(
         out.excluded.push((why, n_before - n_left));
     }
     for wish in wishes {
-        let suite = suite(&wish.suite)?;
         let target = targets.iter().position(|t| t.spec.id == wish.target);
-        let why = match (target, suite) {
-            (Some(target), Found::Here(suite)) => {
+        let why = match (target, library.lacks(wish.suite)) {
+            (Some(target), None) => {
                 out.ready.push(Group {
                     target,
                     setting: wish.setting,
-                    suite,
+                    suite: wish.suite,
                     samples: wish.samples,
                     arms: wish.arms,
                 });
@@ -169,10 +157,10 @@ pub(crate) fn build(
                     || format!("target {} is absent", wish.target),
                     |a| a.1.clone(),
                 ),
-            (_, Found::Nowhere(why)) => why,
+            (_, Some(why)) => why.to_owned(),
         };
         out.skipped.push(SkippedGroup {
-            cell: cell(&wish.target, &wish.suite, wish.setting, ""),
+            cell: cell(&wish.target, wish.suite, wish.setting, ""),
             arms: wish.arms,
             why,
         });
@@ -199,9 +187,9 @@ fn wishes(matrix: &Matrix, arms: &[ArmPlan]) -> Result<Vec<Wish>> {
                     SamplingKey::Greedy => block.repeat,
                     SamplingKey::Temperature(_) => block.repeat.saturating_mul(matrix.samples),
                 };
-                for suite in unique(&block.suites) {
+                for suites::Wanted { id: suite, .. } in data::expand(&block.suites)? {
                     let is_same = |w: &&mut Wish| {
-                        (w.setting, w.suite.as_str(), w.target.as_str()) == (setting, suite, target)
+                        (w.setting, w.suite, w.target.as_str()) == (setting, suite, target)
                     };
                     match wishes.iter_mut().find(is_same) {
                         Some(wish) => {
@@ -212,7 +200,7 @@ fn wishes(matrix: &Matrix, arms: &[ArmPlan]) -> Result<Vec<Wish>> {
                         }
                         None => wishes.push(Wish {
                             target: target.to_owned(),
-                            suite: suite.to_owned(),
+                            suite,
                             setting,
                             samples,
                             arms: asked.clone(),
@@ -238,7 +226,7 @@ impl Wish {
         };
         let concurrency = self.setting.concurrency;
         let is_meant = names(&exclude.targets, &self.target)
-            && names(&exclude.suites, &self.suite)
+            && data::is_named(exclude.suites.as_deref(), self.suite)
             && names(&exclude.sampling, &self.setting.sampling.to_string())
             && exclude
                 .thinking
@@ -260,25 +248,6 @@ impl Wish {
             .retain(|a| !methods.iter().any(|m| m == arms[*a].key()));
         self.arms.len() == n_before || self.arms.len() > 1
     }
-}
-
-enum Found {
-    Here(&'static str),
-    Nowhere(String),
-}
-
-fn suite(id: &str) -> Result<Found> {
-    let known = suites::ids();
-    if let Some(known) = known.iter().find(|known| **known == id) {
-        return Ok(Found::Here(known));
-    }
-    if PAPER_SUITES.contains(&id) {
-        return Ok(Found::Nowhere(format!(
-            "suite {id} has no prompts in this build; it has {}",
-            known.join(", ")
-        )));
-    }
-    bail!("suite {id:?} is unknown; known: {}", known.join(", "))
 }
 
 fn settings(block: &Block) -> Result<Vec<Setting>> {
@@ -343,7 +312,22 @@ mod tests {
         let shelf = Shelf::new(None)?;
         let target = crate::arms::target_plan("tiny-qwen3", &arms, &shelf)?;
         let absent = [("qwen3-4b".to_owned(), "no files".to_owned())];
-        let groups = build(&matrix, &arms, &[target], &absent)?;
+        let names = matrix.blocks.iter().flat_map(|b| &b.suites);
+        let dir = tempfile::tempdir()?;
+        let place = crate::cli::DirArgs {
+            data_dir: Some(dir.path().to_owned()),
+            cache: None,
+        };
+        let cut = data::Cut {
+            subset: None,
+            seed: 0,
+            most: data::Most {
+                alone: None,
+                of_sets: None,
+            },
+        };
+        let library = Library::open(&data::expand(names)?, &place, cut)?;
+        let groups = build(&matrix, &arms, &[target], &absent, &library)?;
         let shown = groups.ready.iter().map(|g| {
             let arms: Vec<&str> = g.arms.iter().map(|a| keys[*a]).collect();
             format!("{} x{} {}", g.suite, g.setting.concurrency, arms.join("+"))
@@ -400,11 +384,15 @@ mod tests {
         assert_eq!(got, ["mini-chat x1 vanilla+dflash"]);
         let whys: Vec<&str> = groups.skipped.iter().map(|s| s.why.as_str()).collect();
         assert_eq!(whys.len(), 3);
-        assert!(
-            whys[0].starts_with("suite gsm8k has no prompts"),
-            "{whys:?}"
-        );
+        assert!(whys[0].starts_with("suite gsm8k: "), "{whys:?}");
+        assert!(whys[0].contains("holds none of gsm8k.jsonl"), "{whys:?}");
         assert_eq!(whys[1..], ["no files", "no files"]);
+        let set = "suites = [\"dflash10\", \"mini-chat\"]\n[[exclude]]\nsuites = [\"dflash7\"]\n";
+        let (got, groups) = built(&format!("{text}{set}")).unwrap();
+        assert_eq!(got, ["mini-chat x1 vanilla+dflash"]);
+        let suites = groups.skipped.iter().map(|s| s.cell.suite.as_str());
+        let its: Vec<&str> = suites.take(3).collect();
+        assert_eq!(its, ["aime24", "swe-bench", "alpaca"]);
         let error = built(&format!("{text}suites = [\"gsm9k\"]\n")).unwrap_err();
         assert!(error.to_string().starts_with("suite \"gsm9k\" is unknown"));
     }

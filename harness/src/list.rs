@@ -70,6 +70,16 @@ pub(crate) fn list() -> Ending {
         let about = format!("{} ({} prompts)", suite.title, suite.prompts.len());
         out.push_str(&row(id, &about));
     }
+    for id in suites::public_ids() {
+        let public = suites::public(id)?;
+        let about = format!("{} ({} prompts, --data-dir)", public.title, public.rows);
+        out.push_str(&row(id, &about));
+    }
+    out.push_str("sets of suites\n");
+    for set in suites::SETS {
+        let about = format!("{} (cut by the rule {})", set.title, set.subset);
+        out.push_str(&row(set.id, &about));
+    }
     say(&out)?;
     Ok(Verdict::Fine)
 }

@@ -7,6 +7,9 @@ mod cli;
 mod conclude;
 mod content;
 mod coverage;
+mod data;
+mod data_env;
+mod data_talk;
 mod engine;
 #[cfg(test)]
 mod engine_tests;
@@ -44,12 +47,15 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use crate::cli::{AnalyseCommand, Cli, Command, SchemaCommand};
+use crate::data_env::Environment;
 use crate::output::{Ending, Verdict};
 use crate::provenance::Caller;
 
 fn main() -> ExitCode {
     let caller = Caller::new(std::env::args_os(), std::env::vars_os());
-    match act(&Cli::parse(), &caller) {
+    let mut cli = Cli::parse();
+    cli.set_cache(&Environment::read());
+    match act(&cli, &caller) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Troubled) => ExitCode::from(1),
         Ok(Verdict::Interrupted) => ExitCode::from(interrupt::EXIT_CODE),

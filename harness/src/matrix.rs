@@ -24,7 +24,7 @@ pub(crate) struct MatrixFile {
     pub(crate) targets: Option<Vec<String>>,
     /// Methods with options, such as "dcoco:k=8", of blocks that name none. Vanilla is always measured too.
     pub(crate) methods: Option<Vec<String>>,
-    /// Suites of blocks that name none.
+    /// Suites, or sets of them, of blocks that name none.
     pub(crate) suites: Option<Vec<String>>,
     /// "greedy", or "t" and the temperature in thousandths ("t1000"), for blocks that name none; default: greedy.
     pub(crate) sampling: Option<Vec<String>>,
@@ -34,8 +34,13 @@ pub(crate) struct MatrixFile {
     pub(crate) concurrency: Option<Vec<u32>>,
     /// Answers to each prompt where decoding is greedy, to fill a batch; where tokens are sampled, times `samples`.
     pub(crate) repeat: Option<u32>,
-    /// Only the first so many prompts of each suite; default: all.
+    /// At most so many prompts of each suite; default: as many as a set says, and all of other suites.
     pub(crate) prompts: Option<u32>,
+    /// How a suite that is too long is cut: "first", "dflash", "deepspec" or "hash"; default: the set's own rule, dflash
+    /// for a public suite named by itself, first for the suites inside the binary.
+    pub(crate) subset: Option<String>,
+    /// Seed of the rule hash; default: 0.
+    pub(crate) subset_seed: Option<u64>,
     /// Answers to a prompt where tokens are sampled; default: 1.
     pub(crate) samples: Option<u32>,
     /// Most tokens of an answer; no default.
@@ -137,8 +142,14 @@ pub(crate) struct Matrix {
     pub(crate) title: String,
     /// What decodes.
     pub(crate) engine: Engine,
-    /// Most prompts of a suite; `None` is all.
+    /// Most prompts of a suite that no set counts; `None` is all.
     pub(crate) prompts: Option<u32>,
+    /// Most prompts of a suite that a set counts, where that is more.
+    pub(crate) prompts_of_sets: Option<u32>,
+    /// The rule that cuts, in place of the sets' own.
+    pub(crate) subset: Option<String>,
+    /// Seed of the rule hash.
+    pub(crate) subset_seed: u64,
     /// Answers to a prompt where tokens are sampled.
     pub(crate) samples: u32,
     /// Most tokens of an answer.
@@ -234,6 +245,8 @@ impl MatrixFile {
             concurrency: self.concurrency.or(base.concurrency),
             repeat: self.repeat.or(base.repeat),
             prompts: self.prompts.or(base.prompts),
+            subset: self.subset.or(base.subset),
+            subset_seed: self.subset_seed.or(base.subset_seed),
             samples: self.samples.or(base.samples),
             max_new: self.max_new.or(base.max_new),
             seed: self.seed.or(base.seed),
@@ -283,6 +296,9 @@ impl MatrixFile {
             title: self.title.unwrap_or_default(),
             engine: self.engine.unwrap_or_default(),
             prompts: self.prompts,
+            prompts_of_sets: self.prompts,
+            subset: self.subset,
+            subset_seed: self.subset_seed.unwrap_or(0),
             samples: self.samples.unwrap_or(1),
             max_new,
             seed: self.seed.unwrap_or(0),

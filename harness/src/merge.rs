@@ -161,7 +161,9 @@ fn difference(a: &[Record], b: &[Record]) -> Option<String> {
     let name = |record: &Record| match &record.prompt {
         Some(prompt) => format!(
             "{}, prompt {}, sample {}",
-            record.cell, prompt.id, prompt.sample
+            record.cell,
+            prompt.name(),
+            prompt.sample
         ),
         None => record.cell.to_string(),
     };

@@ -7,7 +7,8 @@ use reports::Cell;
 
 use crate::arms::{self, ArmPlan, TargetPlan};
 use crate::assets::Shelf;
-use crate::cli::{MachineArgs, SelectArgs};
+use crate::cli::{DirArgs, MachineArgs, SelectArgs};
+use crate::data::{self, Cut, Library, Most};
 use crate::engine::Tokens;
 use crate::group::{self, Group, Setting, SkippedGroup, VANILLA};
 use crate::machine;
@@ -28,6 +29,8 @@ pub(crate) struct Request {
     pub(crate) matrix: Matrix,
     /// Folder with models.
     pub(crate) checkpoints: Option<PathBuf>,
+    /// Folder with public suites.
+    pub(crate) data: DirArgs,
     /// What records hold.
     pub(crate) tokens: Tokens,
     /// Whether a target without files is an error rather than skipped.
@@ -58,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) arms: Vec<ArmPlan>,
     /// Every suite that a group runs, in the order asked for.
     pub(crate) suites: Vec<&'static str>,
+    /// The prompts of every suite that was asked for.
+    pub(crate) library: Library,
     /// What is measured together, in the order it runs: target by target.
     pub(crate) groups: Vec<Group>,
     /// Groups that cannot run.
@@ -75,8 +80,6 @@ pub(crate) struct Plan {
 /// How much is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Most prompts of a suite.
-    pub(crate) prompts: usize,
     /// Answers to a prompt where tokens are sampled.
     pub(crate) samples: u32,
     /// Most tokens of an answer.
@@ -89,8 +92,9 @@ impl Request {
     /// What was typed.
     ///
     /// # Errors
-    /// Those of [`preset::asked`].
+    /// Those of [`preset::asked`], or if `--data-dir` is no folder.
     pub(crate) fn typed(args: &SelectArgs) -> Result<Self> {
+        data::check(&args.data.dir)?;
         let mut notes = Vec::new();
         if !args.methods.is_empty() && !args.methods.iter().any(|m| m == VANILLA) {
             notes.push("vanilla is measured too, since a speedup is relative to it".into());
@@ -102,6 +106,7 @@ impl Request {
             },
             matrix: preset::asked(args)?,
             checkpoints: args.machine.checkpoints.clone(),
+            data: args.data.dir.clone(),
             tokens: match args.keep_tokens {
                 true => Tokens::Kept,
                 false => Tokens::Hashed,
@@ -137,10 +142,12 @@ pub(crate) fn resolve(request: Request) -> Result<Plan> {
         shelf.check_used(targets.iter().flat_map(TargetPlan::sources))?;
     }
     let limits = limits(matrix)?;
-    let groups = group::build(matrix, &arms, &targets, &absent)?;
+    let library = library(&request)?;
+    let groups = group::build(matrix, &arms, &targets, &absent, &library)?;
+    notes.extend(library.notes());
     notes.extend(targets.iter().flat_map(TargetPlan::mixed));
     notes.extend(shelf.strangers(arms.iter().filter_map(|a| a.checkpoint.as_deref()))?);
-    notes.extend(unreached(&groups.ready, limits)?);
+    notes.extend(unreached(&groups.ready, &library));
     for (idx, _) in groups.excluded.iter().enumerate().filter(|(_, e)| e.1 == 0) {
         notes.push(format!("[[exclude]] number {} leaves no cell out", idx + 1));
     }
@@ -150,6 +157,7 @@ pub(crate) fn resolve(request: Request) -> Result<Plan> {
         targets,
         arms,
         suites: suites_of(&groups.ready),
+        library,
         groups: groups.ready,
         skipped: groups.skipped,
         excluded: groups.excluded,
@@ -171,7 +179,6 @@ fn limits(matrix: &Matrix) -> Result<Limits> {
     );
     at_least_one("--max-new", matrix.max_new)?;
     Ok(Limits {
-        prompts: matrix.prompts.map_or(usize::MAX, |n| n as usize),
         samples: matrix.samples,
         max_new: matrix.max_new as usize,
         seed: matrix.seed,
@@ -236,16 +243,24 @@ fn suites_of(groups: &[Group]) -> Vec<&'static str> {
     suites
 }
 
-/// Prompts of a suite that a run takes.
-///
-/// # Errors
-/// If the suite cannot be read.
-pub(crate) fn n_prompts(suite: &str, limits: Limits) -> Result<usize> {
-    Ok(suites::load(suite)?.prompts.len().min(limits.prompts))
+/// The prompts of every suite of the matrix.
+fn library(request: &Request) -> Result<Library> {
+    let matrix = &request.matrix;
+    let names = matrix.blocks.iter().flat_map(|b| &b.suites);
+    let subset = matrix.subset.as_deref().map(data::rule).transpose()?;
+    let cut = Cut {
+        subset,
+        seed: matrix.subset_seed,
+        most: Most {
+            alone: matrix.prompts,
+            of_sets: matrix.prompts_of_sets,
+        },
+    };
+    Library::open(&data::expand(names)?, &request.data, cut)
 }
 
 /// Notes on groups whose concurrency their suite is too short to fill.
-fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
+fn unreached(groups: &[Group], library: &Library) -> Vec<String> {
     let mut notes = Vec::new();
     for group in groups {
         let Setting {
@@ -253,7 +268,8 @@ fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
             concurrency,
             ..
         } = group.setting;
-        let n_answers = n_prompts(group.suite, limits)? as u64 * u64::from(group.samples);
+        let n_prompts = library.prompts(group.suite).len();
+        let n_answers = n_prompts as u64 * u64::from(group.samples);
         if n_answers < u64::from(concurrency) {
             notes.push(format!(
                 "{}, {sampling}: {n_answers} answers do not fill concurrency {concurrency}, only as many run at once",
@@ -264,7 +280,7 @@ fn unreached(groups: &[Group], limits: Limits) -> Result<Vec<String>> {
     // Groups that differ in thinking or target alone give the same note.
     notes.sort();
     notes.dedup();
-    Ok(notes)
+    notes
 }
 
 /// A name for a run that no other run has: the time and four random letters.
@@ -286,13 +302,9 @@ impl Plan {
         group.cell(&self.targets, method)
     }
 
-    /// Answers of one group.
-    ///
-    /// # Errors
-    /// If its suite cannot be read.
-    pub(crate) fn n_answers(&self, group: &Group) -> Result<u64> {
-        let n_prompts = n_prompts(group.suite, self.limits)?;
-        Ok(group.n_answers(&self.targets, n_prompts))
+    /// Answers of one group, if no turn is left out.
+    pub(crate) fn n_answers(&self, group: &Group) -> u64 {
+        group.n_answers(&self.targets, self.library.n_turns(group.suite))
     }
 
     /// Most sequences an arm decodes at once on a target.
@@ -355,7 +367,7 @@ mod tests {
         );
         assert_eq!(plan.groups.len(), 3);
         assert!(plan.groups.iter().all(|g| g.arms == [0, 1, 2, 3]));
-        let n_answers = plan.groups.iter().map(|g| plan.n_answers(g).unwrap());
+        let n_answers = plan.groups.iter().map(|g| plan.n_answers(g));
         assert_eq!(n_answers.sum::<u64>(), 3 * 2 * 4);
     }
 

@@ -9,7 +9,8 @@ use reports::Cell;
 use serde::{Deserialize, Serialize};
 
 use crate::arms::{DrafterPlan, TargetPlan};
-use crate::content::{Content, Library, sha256_of_json, weight_file_bytes};
+use crate::cli::DirArgs;
+use crate::content::{Content, Hashes, sha256_of_json, weight_file_bytes};
 use crate::engine::Tokens;
 use crate::group::Group;
 use crate::matrix::Matrix;
@@ -35,6 +36,8 @@ pub(crate) struct PlanFile {
     pub(crate) name: String,
     /// The folder of models when the plan was made; `--checkpoints` takes its place.
     pub(crate) checkpoints: Option<PathBuf>,
+    /// The folder of public suites when the plan was made; `--data-dir` takes its place.
+    pub(crate) data_dir: Option<PathBuf>,
     /// Whether records hold token ids.
     pub(crate) keep_tokens: bool,
     /// What was asked for.
@@ -58,6 +61,15 @@ pub(crate) struct PlannedGroup {
     /// Left out where a run made its own plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) estimate: Option<Estimate>,
+}
+
+/// Where this machine has what a plan needs, as far as it was typed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places<'a> {
+    /// Folder with models.
+    pub(crate) checkpoints: Option<&'a Path>,
+    /// Folder with public suites.
+    pub(crate) data: &'a DirArgs,
 }
 
 /// A guess, from sizes alone.
@@ -88,12 +100,12 @@ impl PlanFile {
     /// The plan as a file, content ids computed.
     ///
     /// # Errors
-    /// If a file of a model or a suite cannot be read.
+    /// If a file of a model cannot be read.
     pub(crate) fn of(plan: &Plan) -> Result<Self> {
-        let mut library = Library::default();
+        let mut hashes = Hashes::default();
         let mut groups = Vec::new();
         for group in &plan.groups {
-            let content = library.content(plan, group)?;
+            let content = hashes.content(plan, group)?;
             let target = &plan.targets[group.target];
             let million = weight_file_bytes(&target.source)? / 1_000_000;
             groups.push(PlannedGroup {
@@ -109,12 +121,13 @@ impl PlanFile {
             methods: skip.arms.iter().map(key).collect(),
             why: skip.why.clone(),
         });
-        let checkpoints = plan.request.checkpoints.as_ref();
+        let absolute = |dir: &Option<PathBuf>| dir.as_ref().map(std::path::absolute).transpose();
         let mut file = Self {
             schema: SCHEMA,
             sha256: String::new(),
             name: plan.request.name.clone(),
-            checkpoints: checkpoints.map(std::path::absolute).transpose()?,
+            checkpoints: absolute(&plan.request.checkpoints)?,
+            data_dir: absolute(&plan.request.data.data_dir)?,
             keep_tokens: plan.tokens == Tokens::Kept,
             matrix: plan.request.matrix.clone(),
             groups,
@@ -190,13 +203,18 @@ impl PlanFile {
     ///
     /// # Errors
     /// If one of them cannot run here or depends on something that is no longer what it was.
-    pub(crate) fn revive(&self, mine: &[usize], checkpoints: Option<&Path>) -> Result<Plan> {
+    pub(crate) fn revive(&self, mine: &[usize], places: Places<'_>) -> Result<Plan> {
         let mut plan = plan::resolve(Request {
             name: self.name.clone(),
             matrix: self.matrix.clone(),
-            checkpoints: checkpoints
+            checkpoints: places
+                .checkpoints
                 .map(Path::to_owned)
                 .or_else(|| self.checkpoints.clone()),
+            data: DirArgs {
+                data_dir: (places.data.data_dir.clone()).or_else(|| self.data_dir.clone()),
+                cache: places.data.cache.clone(),
+            },
             tokens: match self.keep_tokens {
                 true => Tokens::Kept,
                 false => Tokens::Hashed,
@@ -204,7 +222,7 @@ impl PlanFile {
             absent: Absent::Skipped,
             notes: Vec::new(),
         })?;
-        let mut library = Library::default();
+        let mut hashes = Hashes::default();
         let mut groups = Vec::new();
         for planned in mine.iter().map(|idx| &self.groups[*idx]) {
             let then = &planned.content;
@@ -214,7 +232,7 @@ impl PlanFile {
                 let why = skipped.map_or("the matrix no longer comes to it", |s| s.why.as_str());
                 bail!("{}: planned, but cannot run here: {why}", then.title());
             };
-            let changes = then.changes(&library.content(&plan, group)?);
+            let changes = then.changes(&hashes.content(&plan, group)?);
             ensure!(
                 changes.is_empty(),
                 "{}: no longer what was planned: {}; put it back, or make the plan again and start a new run",

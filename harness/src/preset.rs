@@ -50,7 +50,10 @@ pub(crate) fn asked(args: &SelectArgs) -> Result<Matrix> {
         None => {
             let place = format!("presets/{}.toml", args.preset);
             let base = read_preset(&args.preset, MAX_DEPTH)?;
-            typed.over(base).resolve(&place)
+            let mut matrix = typed.over(base).resolve(&place)?;
+            // A preset counts the suites it names; a set that is typed over them counts its own.
+            matrix.prompts_of_sets = args.prompts;
+            Ok(matrix)
         }
     }
 }
@@ -111,6 +114,8 @@ fn typed(args: &SelectArgs) -> MatrixFile {
         }),
         concurrency: (!args.concurrency.is_empty()).then(|| args.concurrency.clone()),
         prompts: args.prompts,
+        subset: args.data.subset.clone(),
+        subset_seed: args.data.subset_seed,
         samples: args.samples,
         max_new: args.max_new,
         seed: args.seed,

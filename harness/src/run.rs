@@ -6,6 +6,7 @@ use reports::{Cell, Outcome, Record, SCHEMA};
 use crate::arms::{DrafterPlan, TargetPlan};
 use crate::cli::RunArgs;
 use crate::conclude;
+use crate::data_talk::Conversation;
 use crate::engine::{self, Arm, Job, Measured, Sink};
 use crate::equality::Ledger;
 use crate::folder::RunFolder;
@@ -20,7 +21,7 @@ use crate::provenance::Caller;
 use crate::run_info::RunInfo;
 use crate::schedule::{self, CostTable};
 use crate::seal::{Kept, Part};
-use crate::stage::{self, Stage};
+use crate::stage::{self, NoneFits, Stage};
 use crate::start::{self, Start};
 
 /// Runs the matrix, or what is left of it, and prints the table.
@@ -111,15 +112,14 @@ impl<'a> Work<'a> {
                 }
             }
         }
-        let ready = load_each(plan, &pending, keep_going)?;
+        let ready = load_each(plan, &pending, keep_going, none_fits(start))?;
         plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
         let n_answers = pending.iter().map(|at| plan.n_answers(&plan.groups[*at]));
-        let n_answers = n_answers.sum::<Result<u64>>()?;
         let n_sealed = plan.groups.len() - pending.len();
         let recorder = Recorder {
             part: None,
             ledger,
-            progress: Progress::new(n_answers, n_sealed, plan.groups.len()),
+            progress: Progress::new(n_answers.sum(), n_sealed, plan.groups.len()),
             interrupt: Interrupt::listen()?,
         };
         match start.before {
@@ -141,7 +141,7 @@ impl<'a> Work<'a> {
         for target_idx in targets_of(&self.start.plan, &self.pending) {
             let stage = match self.ready.take() {
                 Some(stage) => stage,
-                None => stage::prepare(&self.start.plan, target_idx),
+                None => stage::prepare(&self.start.plan, target_idx, none_fits(self.start)),
             };
             let stage = match stage {
                 Ok(mut stage) => self.profile(target_idx, &mut stage).map(|()| stage),
@@ -246,11 +246,20 @@ impl<'a> Work<'a> {
             for record in absent_arms(plan, group, &self.info.run) {
                 self.recorder.take(record, &[])?;
             }
+            self.skip_unfit(group, stage)?;
         }
         let asks = stage.asks(group.suite, group.setting, group.samples);
         let target = &plan.targets[group.target];
         let cost = self.cost(target, group.setting.concurrency).cloned();
+        let stop_tokens = decode::Target::stop_tokens(&stage.target).to_vec();
+        let talk = Conversation {
+            renderer: &stage.renderer,
+            thinking: stage::switch(group.setting.thinking),
+            stop_tokens: &stop_tokens,
+            fit: &stage.fit,
+        };
         let job = Job {
+            talk: &talk,
             run: &self.info.run,
             cost: cost.as_ref(),
             cell: plan.cell(group, ""),
@@ -275,6 +284,28 @@ impl<'a> Work<'a> {
             self.recorder.progress.leave();
         }
         Ok(ending)
+    }
+
+    /// Records the prompts that are too long for the target, for every arm that would have answered them. They stand
+    /// before the first batch's mark, so a resumed group has them once.
+    fn skip_unfit(&mut self, group: &Group, stage: &Stage) -> Result<()> {
+        let unfit = stage.unfit(group.suite, group.setting);
+        if let Some((prompt, why)) = unfit.first() {
+            let (suite, n, id) = (group.suite, unfit.len(), &prompt.id);
+            self.recorder.progress.say(&format!(
+                "note: suite {suite}: {n} prompts are left out, the first since prompt {id} {why}"
+            ));
+        }
+        let its = stage.arms.iter().filter(|a| group.arms.contains(&a.0));
+        for (arm, (prompt, why)) in its.flat_map(|arm| unfit.iter().map(move |one| (arm, one))) {
+            let cell = self.start.plan.cell(group, &arm.1.method);
+            let record = Record {
+                prompt: Some(prompt.clone()),
+                ..whole_cell(&self.info.run, cell, Outcome::Skipped { why: why.clone() })
+            };
+            self.recorder.take(record, &[])?;
+        }
+        Ok(())
     }
 
     /// Fails the groups of a target that cannot be loaded or profiled; resuming tries them again.
@@ -324,17 +355,25 @@ fn targets_of(plan: &Plan, groups: &[usize]) -> Vec<usize> {
     out
 }
 
+fn none_fits(start: &Start) -> NoneFits {
+    match start.shard {
+        None => NoneFits::Refused,
+        Some(_) => NoneFits::Skipped,
+    }
+}
+
 /// Loads every target that is needed once, last to first, so that bad input is found before a run begins; gives back
 /// the first, which is measured first.
 fn load_each(
     plan: &Plan,
     pending: &[usize],
     keep_going: KeepGoing,
+    none_fits: NoneFits,
 ) -> Result<Option<Result<Stage>>> {
     let mut ready: Option<Result<Stage>> = None;
     for target_idx in targets_of(plan, pending).into_iter().rev() {
         drop(ready.take());
-        let stage = stage::prepare(plan, target_idx);
+        let stage = stage::prepare(plan, target_idx, none_fits);
         ready = Some(match keep_going {
             KeepGoing::Yes => stage,
             KeepGoing::No => Ok(stage?),

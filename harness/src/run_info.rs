@@ -7,6 +7,7 @@ use reports::SCHEMA;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::data::Origin;
 use crate::machine::{self, Machine};
 use crate::plan::Plan;
 use crate::plan_file::PlanFile;
@@ -62,6 +63,8 @@ struct Asked {
     targets: Vec<AskedTarget>,
     methods: Vec<String>,
     suites: Vec<&'static str>,
+    /// Where the prompts come from.
+    data: Vec<Origin>,
     prompts: Option<u32>,
     samples: u32,
     max_new: usize,
@@ -115,6 +118,7 @@ impl RunInfo {
                 targets: targets.collect(),
                 methods: plan.arms.iter().map(|a| a.key().to_owned()).collect(),
                 suites: plan.suites.clone(),
+                data: plan.library.origins(),
                 prompts: plan.request.matrix.prompts,
                 samples: plan.limits.samples,
                 max_new: plan.limits.max_new,

@@ -60,6 +60,9 @@ fn text(plan: &Plan) -> Result<String> {
         }
     }
     writeln!(out, "suites    {}", plan.suites.join(", "))?;
+    for line in plan.library.lines() {
+        writeln!(out, "  suite   {line}")?;
+    }
     for (setting, n_arms, suites) in by_setting(plan) {
         writeln!(
             out,
@@ -78,13 +81,13 @@ fn text(plan: &Plan) -> Result<String> {
         writeln!(out, "excluded  {n_cells} cells: {why}")?;
     }
     let limits = plan.limits;
-    let prompts = match limits.prompts {
-        usize::MAX => "all".to_owned(),
-        n => n.to_string(),
+    let prompts = match plan.request.matrix.prompts {
+        None => "all".to_owned(),
+        Some(n) => n.to_string(),
     };
     writeln!(
         out,
-        "limits    {prompts} prompts a suite, {} sampled answers a prompt, at most {} tokens, seed {}",
+        "limits    {prompts} prompts of a suite that no set counts, {} sampled answers a prompt, at most {} tokens, seed {}",
         limits.samples, limits.max_new, limits.seed
     )?;
     let n_cells: usize = plan.groups.iter().map(|g| g.arms.len()).sum();

@@ -18,14 +18,34 @@ use crate::schedule::Schedule;
 /// for more.
 const ROUND_ROOM: usize = 64;
 
+/// Positions set aside for what a text may grow by when it is tokenized anew as part of a longer conversation.
+const TURN_ROOM: usize = 32;
+
 /// A target with its methods and prompts.
 pub(crate) struct Stage {
     /// The target.
     pub(crate) target: Decoder,
     /// Arms that can run, each with its index in the plan, in its order.
     pub(crate) arms: Vec<(usize, Arm)>,
+    /// The target's tokenizer and template.
+    pub(crate) renderer: suites::Renderer,
+    /// What a slot holds.
+    pub(crate) fit: Fit,
     /// Prompts by suite and thinking switch, one entry a prompt.
-    asks: BTreeMap<(&'static str, Thinking), Vec<Ask>>,
+    asks: ByKey<Ask>,
+    /// Those that do not fit, with the reason.
+    unfit: ByKey<(PromptKey, String)>,
+}
+
+type ByKey<T> = BTreeMap<(&'static str, Thinking), Vec<T>>;
+
+/// What to do if no prompt of a target fits into its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoneFits {
+    /// Refuse: nothing would be measured.
+    Refused,
+    /// Go on: of a shard, other groups of the plan may fit, and all shards together give what one run would.
+    Skipped,
 }
 
 impl Stage {
@@ -44,31 +64,93 @@ impl Stage {
         };
         prompts.into_iter().flatten().flat_map(each).collect()
     }
+
+    /// Prompts of one block of cells that are too long, with the reason.
+    pub(crate) fn unfit(&self, suite: &'static str, setting: Setting) -> &[(PromptKey, String)] {
+        let prompts = self.unfit.get(&(suite, setting.thinking));
+        prompts.map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Prompts that fit and those that do not.
+#[derive(Default)]
+struct Sorted {
+    asks: ByKey<Ask>,
+    unfit: ByKey<(PromptKey, String)>,
+}
+
+impl Sorted {
+    /// Takes prompts in and puts those that do not fit aside.
+    ///
+    /// # Errors
+    /// With the reason of the first if none fits and that is refused.
+    fn sort(&mut self, asks: ByKey<Ask>, fit: &Fit, none_fits: NoneFits) -> Result<()> {
+        for (key, asks) in asks {
+            let (fits, unfit) = (
+                self.asks.entry(key).or_default(),
+                self.unfit.entry(key).or_default(),
+            );
+            for ask in asks {
+                match fit.lacks(ask.tokens.len()) {
+                    None => fits.push(ask),
+                    Some(why) => unfit.push((ask.prompt, why)),
+                }
+            }
+            // However they came to be here, a reader finds them in the order of the suite.
+            unfit.sort_by_key(|(prompt, _)| prompt.id.parse::<u64>().ok());
+        }
+        let mut lists = self.unfit.iter();
+        match lists.find_map(|(key, list)| Some((key.0, list.first()?))) {
+            Some((suite, (prompt, why)))
+                if none_fits == NoneFits::Refused && self.asks.values().all(Vec::is_empty) =>
+            {
+                bail!("suite {suite}: prompt {} {why}", prompt.id)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Renders, loads and checks one target of the plan.
 ///
 /// # Errors
-/// If a file is missing or wrong, a drafter belongs to another target, or a prompt does not fit into the cache.
-pub(crate) fn prepare(plan: &Plan, target_idx: usize) -> Result<Stage> {
+/// If a file is missing or wrong, a drafter belongs to another target, or no prompt at all fits into the cache and that
+/// is refused.
+pub(crate) fn prepare(plan: &Plan, target_idx: usize, none_fits: NoneFits) -> Result<Stage> {
     let target = &plan.targets[target_idx];
     let config = DecoderConfig::load(&target.source)?;
-    let asks = render_all(plan, target_idx)?;
+    let renderer = renderer(&target.source)?;
     let fit = Fit {
         target: target.spec.id,
         max_new: plan.limits.max_new,
         capacity: config.max_positions,
+        round: 1,
     };
-    fit.check_all(&asks, 1)?;
-    let longest = asks.values().flatten().map(|a| a.tokens.len()).max();
-    let wanted = longest.unwrap_or(0) + plan.limits.max_new + ROUND_ROOM;
+    let asks = render_all(plan, target_idx, &renderer, &fit)?;
+    // Bad input is found before weights are loaded where that is possible.
+    let mut sorted = Sorted::default();
+    sorted.sort(asks, &fit, none_fits)?;
     let slots: Vec<usize> = (0..plan.arms.len())
         .map(|arm_idx| plan.most_at_once(target_idx, arm_idx) as usize)
         .collect();
-    let (target, arms) = load(target, &slots, wanted.min(config.max_positions))?;
+    let rooms = sorted.asks.values().flatten().map(|ask| ask.room);
+    let capacity = rooms.max().unwrap_or(config.max_positions);
+    let (target, arms) = load(target, &slots, capacity)?;
     let round = arms.iter().map(|a| a.1.drafter.max_draft() + 1).max();
-    fit.check_all(&asks, round.unwrap_or(1))?;
-    Ok(Stage { target, arms, asks })
+    let fit = Fit {
+        round: round.unwrap_or(1),
+        ..fit
+    };
+    let asks = std::mem::take(&mut sorted.asks);
+    sorted.sort(asks, &fit, none_fits)?;
+    Ok(Stage {
+        target,
+        arms,
+        renderer,
+        fit,
+        asks: sorted.asks,
+        unfit: sorted.unfit,
+    })
 }
 
 /// Loads a target and its drafters; `slots` are the sequences at once of each arm of the plan, `capacity` the
@@ -172,12 +254,11 @@ pub(crate) fn switch(thinking: Thinking) -> suites::Thinking {
 fn render_all(
     plan: &Plan,
     target_idx: usize,
-) -> Result<BTreeMap<(&'static str, Thinking), Vec<Ask>>> {
-    let renderer = renderer(&plan.targets[target_idx].source)?;
+    renderer: &suites::Renderer,
+    fit: &Fit,
+) -> Result<ByKey<Ask>> {
     let mut out = BTreeMap::new();
     for id in &plan.suites {
-        let suite = suites::load(id)?;
-        let n = plan.limits.prompts;
         let its = plan.groups.iter().filter(|g| g.target == target_idx);
         for group in its.filter(|g| g.suite == *id) {
             let thinking = group.setting.thinking;
@@ -185,27 +266,28 @@ fn render_all(
                 continue;
             }
             let mut asks = Vec::new();
-            for (idx, prompt) in suite.prompts.iter().take(n).enumerate() {
+            for (idx, prompt) in plan.library.prompts(id).iter().enumerate() {
                 let what = || format!("suite {id}: prompt {}", prompt.id);
-                ensure!(
-                    prompt.turns.len() == 1,
-                    "{} has {} turns; only prompts of one turn can be run",
-                    what(),
-                    prompt.turns.len()
-                );
+                let (first, later) = prompt.turns.split_at(1);
                 let rendered = renderer
-                    .render(&prompt.turns, switch(thinking))
+                    .render(first, switch(thinking))
                     .with_context(what)?;
+                let n_prompt = rendered.token_ids.len();
+                let need = conversation(&prompt.turns, n_prompt, fit.max_new, renderer);
                 asks.push(Ask {
                     id: idx as RequestId,
                     prompt: PromptKey {
                         id: prompt.id.to_string(),
                         sample: 0,
                         pass: 0,
+                        turn: 0,
                         sha256: rendered.sha256,
-                        n_tokens: rendered.token_ids.len() as u32,
+                        n_tokens: n_prompt as u32,
                     },
                     tokens: rendered.token_ids,
+                    turns: first.to_vec(),
+                    later: later.to_vec(),
+                    room: (need.with_context(what)? + ROUND_ROOM).min(fit.capacity),
                 });
             }
             out.insert((*id, thinking), asks);
@@ -214,39 +296,60 @@ fn render_all(
     Ok(out)
 }
 
+/// Cache positions of a whole conversation, its answers as long as they may be; `n_prompt` are the first turn's.
+fn conversation(
+    turns: &[String],
+    n_prompt: usize,
+    max_new: usize,
+    renderer: &suites::Renderer,
+) -> suites::Result<usize> {
+    if turns.len() == 1 {
+        return Ok(n_prompt + max_new);
+    }
+    let mut both: Vec<String> = Vec::new();
+    for turn in turns {
+        both.extend([turn.clone(), String::new()]);
+    }
+    both.pop();
+    let whole = renderer.render(&both, suites::Thinking::Off)?;
+    Ok(whole.token_ids.len() + turns.len() * (max_new + TURN_ROOM))
+}
+
 /// What a slot must hold.
-struct Fit {
+pub(crate) struct Fit {
     target: &'static str,
     max_new: usize,
+    /// Positions that the target has.
     capacity: usize,
+    /// Rows of the longest round.
+    round: usize,
 }
 
 impl Fit {
-    fn check_all(
-        &self,
-        asks: &BTreeMap<(&'static str, Thinking), Vec<Ask>>,
-        round: usize,
-    ) -> Result<()> {
-        for ((suite, _), asks) in asks {
-            for ask in asks {
-                let what = format!("suite {suite}: prompt {}", ask.prompt.id);
-                check_fit(&what, ask.tokens.len(), self.max_new, round, self)?;
-            }
-        }
-        Ok(())
+    /// Why a prompt of `n_prompt` tokens cannot be answered; `None` if it can.
+    pub(crate) fn lacks(&self, n_prompt: usize) -> Option<String> {
+        let (target, capacity) = (self.target, self.capacity);
+        let (need, sum) = self.need(n_prompt);
+        (need > capacity).then(|| {
+            format!(
+                "needs {need} cache positions ({sum}), target {target} holds {capacity}; shorten the prompt or lower --max-new"
+            )
+        })
     }
-}
 
-fn check_fit(what: &str, n_prompt: usize, max_new: usize, round: usize, fit: &Fit) -> Result<()> {
-    let need = n_prompt + max_new + round;
-    if need > fit.capacity {
-        bail!(
-            "{what} needs {need} cache positions ({n_prompt} prompt tokens + {max_new} new + {round} for one round), target {} holds {}; shorten the prompt or lower --max-new",
-            fit.target,
-            fit.capacity
-        );
+    /// Why a later turn cannot be answered in the `room` of its conversation; `None` if it can. The room is the
+    /// conversation's own, so that what else is measured beside it changes nothing.
+    pub(crate) fn lacks_turn(&self, n_prompt: usize, room: usize) -> Option<String> {
+        let (need, sum) = self.need(n_prompt);
+        let why = || format!("needs {need} cache positions ({sum}), its conversation has {room}");
+        self.lacks(n_prompt).or((need > room).then(why))
     }
-    Ok(())
+
+    fn need(&self, n_prompt: usize) -> (usize, String) {
+        let (max_new, round) = (self.max_new, self.round);
+        let sum = format!("{n_prompt} prompt tokens + {max_new} new + {round} for one round");
+        (n_prompt + max_new + round, sum)
+    }
 }
 
 /// Cache positions that one prompt and its answer ask for.
@@ -264,7 +367,10 @@ pub(crate) fn check_one(
         target: target.spec.id,
         max_new,
         capacity: config.max_positions,
+        round,
     };
-    check_fit("the prompt", n_prompt, max_new, round, &fit)?;
+    if let Some(why) = fit.lacks(n_prompt) {
+        bail!("the prompt {why}");
+    }
     Ok((n_prompt + max_new + ROUND_ROOM).min(config.max_positions))
 }

@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::cli::RunArgs;
+use crate::data;
 use crate::folder::{self, PLAN, RunFolder};
 use crate::plan::{self, Plan, Request};
-use crate::plan_file::PlanFile;
+use crate::plan_file::{Places, PlanFile};
 use crate::provenance::Caller;
 use crate::shard::Shard;
 
@@ -36,7 +37,7 @@ pub(crate) struct Start {
 /// For bad input; nothing is written.
 pub(crate) fn start(args: &RunArgs, caller: &Caller) -> Result<Start> {
     let run = plan::run_id();
-    let checkpoints = args.select.machine.checkpoints.as_deref();
+    data::check(&args.select.data.dir)?;
     if let Some(dir) = &args.resume {
         if let Some((file, before)) = RunFolder::at(dir).begun()? {
             return resume(args, dir, file, before);
@@ -79,7 +80,7 @@ pub(crate) fn start(args: &RunArgs, caller: &Caller) -> Result<Start> {
     if args.resume.is_none() {
         folder::check(&out)?;
     }
-    let plan = file.revive(&mine, checkpoints)?;
+    let plan = file.revive(&mine, places(args))?;
     Ok(Start {
         plan,
         file,
@@ -122,7 +123,7 @@ fn resume(args: &RunArgs, dir: &Path, file: PlanFile, before: Value) -> Result<S
     }
     plan::start_threads(&args.select.machine)?;
     let mine = pick(&file, shard);
-    let plan = file.revive(&mine, args.select.machine.checkpoints.as_deref())?;
+    let plan = file.revive(&mine, places(args))?;
     Ok(Start {
         plan,
         file,
@@ -132,6 +133,13 @@ fn resume(args: &RunArgs, dir: &Path, file: PlanFile, before: Value) -> Result<S
         run: String::new(),
         before: Some(before),
     })
+}
+
+fn places(args: &RunArgs) -> Places<'_> {
+    Places {
+        checkpoints: args.select.machine.checkpoints.as_deref(),
+        data: &args.select.data.dir,
+    }
 }
 
 /// What was typed, or what the batch system says.

@@ -40,9 +40,11 @@ pub struct Plateau {
 impl Latency {
     /// Of all answers of one cell.
     pub(crate) fn of(group: &Group<'_>, concurrency: u32) -> Self {
-        let mut passes: std::collections::BTreeMap<u32, Vec<&Answer>> = Default::default();
-        for ((_, _, pass), timed) in &group.answers {
-            passes.entry(*pass).or_default().push(timed.answer);
+        // A later turn is a batch of its own.
+        let mut passes: std::collections::BTreeMap<(u32, u32), Vec<&Answer>> = Default::default();
+        for ((_, _, pass, turn), timed) in &group.answers {
+            let batch = passes.entry((*pass, *turn)).or_default();
+            batch.push(timed.answer);
         }
         let answers = || passes.values().flatten().copied();
         let list = |of: fn(&Answer) -> Option<u64>| rising(answers().filter_map(of).collect());

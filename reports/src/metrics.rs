@@ -32,6 +32,10 @@ pub struct CellStats {
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer / all 8-grams.
     pub repeated_share: Option<f64>,
+    /// Prompts that were not asked, since they do not fit the target.
+    pub n_skipped: usize,
+    /// Later turns of prompts that were not asked, since the conversation had become too long.
+    pub n_skipped_turns: usize,
     /// Whether the text is vanilla's.
     pub equality: Equality,
     /// What a client waits for, and throughput over whole batches.
@@ -94,15 +98,20 @@ pub(crate) fn groups(records: &[Record]) -> BTreeMap<&Cell, Group<'_>> {
     }
     for (cell, group) in &mut groups {
         group.divide_time(cell.concurrency);
+        if group.answers.is_empty() {
+            // Every prompt was skipped.
+            let why = group.skipped.values().next().copied();
+            group.trouble = group.trouble.or(why);
+        }
     }
     groups
 }
 
-/// What an answer is paired by: id of the prompt, sample, pass.
-pub(crate) type Pair<'a> = (&'a str, u32, u32);
+/// What an answer is paired by: id of the prompt, sample, pass, turn.
+pub(crate) type Pair<'a> = (&'a str, u32, u32, u32);
 
 fn pair(prompt: &PromptKey) -> Pair<'_> {
-    (&prompt.id, prompt.sample, prompt.pass)
+    (&prompt.id, prompt.sample, prompt.pass, prompt.turn)
 }
 
 #[derive(Default)]
@@ -111,6 +120,8 @@ pub(crate) struct Group<'a> {
     pub(crate) trouble: Option<&'a str>,
     /// Ids of the runs that the answers are from.
     pub(crate) runs: BTreeSet<&'a str>,
+    /// Prompts and later turns that were skipped, by id and turn, and why.
+    skipped: BTreeMap<(&'a str, u32), &'a str>,
 }
 
 /// An answer and the part of the machine's time that is its own.
@@ -134,6 +145,9 @@ impl<'a> Group<'a> {
                 self.answers.insert(pair(prompt), timed);
                 self.runs.insert(&record.run);
             }
+            (Outcome::Skipped { why }, Some(prompt)) => {
+                self.skipped.insert((&prompt.id, prompt.turn), why);
+            }
             (Outcome::Failed { why } | Outcome::Skipped { why }, _) => {
                 self.trouble.get_or_insert(why);
             }
@@ -147,16 +161,17 @@ impl<'a> Group<'a> {
         if concurrency == 1 {
             return;
         }
-        let mut passes: BTreeMap<u32, Pass> = BTreeMap::new();
+        // A later turn is a batch of its own.
+        let mut passes: BTreeMap<(u32, u32), Pass> = BTreeMap::new();
         for (key, timed) in &self.answers {
-            let pass = passes.entry(key.2).or_default();
+            let pass = passes.entry((key.2, key.3)).or_default();
             pass.n_answers += 1;
             pass.batch_ns = pass.batch_ns.max(timed.answer.batch_ns);
             pass.prefill_ns += timed.answer.prefill_ns;
             pass.decoding_ns += timed.answer.phases.decoding_ns();
         }
         for (key, timed) in &mut self.answers {
-            timed.busy_ns = passes[&key.2].part(timed.answer);
+            timed.busy_ns = passes[&(key.2, key.3)].part(timed.answer);
         }
     }
 
@@ -177,6 +192,8 @@ impl<'a> Group<'a> {
             speedup_interval: self.speedup_interval(cell, vanilla),
             accepted_share: ratio(sums.accepted, sums.verified),
             repeated_share: ratio(sums.repeated, sums.grams),
+            n_skipped: self.skipped.keys().filter(|at| at.1 == 0).count(),
+            n_skipped_turns: self.skipped.keys().filter(|at| at.1 > 0).count(),
             equality: self.equality(cell, vanilla),
             latency: Latency::of(self, cell.concurrency),
             trouble: self.trouble.map(str::to_owned),
@@ -185,7 +202,7 @@ impl<'a> Group<'a> {
 
     fn tau_interval(&self) -> Option<(f64, f64)> {
         let mut prompts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for ((id, _, _), answer) in &self.answers {
+        for ((id, ..), answer) in &self.answers {
             let sums = Sums::from_iter([*answer]);
             let cluster = prompts.entry(id).or_default();
             *cluster = (cluster.0 + sums.committed, cluster.1 + sums.rounds);
@@ -480,6 +497,47 @@ mod tests {
         rec.cell.sampling = SamplingKey::Temperature(1000);
         let got = cells(std::slice::from_ref(&rec));
         assert_eq!(got[&rec.cell].equality, Equality::Law);
+    }
+
+    #[test]
+    fn a_turn_is_an_answer_of_its_own_and_a_batch_of_its_own() {
+        let turn = |turn: u32, batch_ns: u64| {
+            let mut a = answer(&[(2, 3), (2, 3)]);
+            a.prefill_ns = 0;
+            a.batch_ns = batch_ns;
+            let mut rec = record("dflash", "a", a);
+            rec.cell.concurrency = 2;
+            rec.prompt.as_mut().unwrap().turn = turn;
+            rec
+        };
+        let records = [turn(0, 400), turn(1, 800)];
+        let got = cells(&records)[&records[0].cell].clone();
+        assert_eq!(got.n_answers, 2);
+        assert_eq!(got.throughput, Some(12.0 / 1200.0 * 1e9));
+    }
+
+    #[test]
+    fn a_prompt_that_was_left_out_is_counted_and_is_trouble_only_if_all_were() {
+        let mut left_out = record("dflash", "b", answer(&[]));
+        left_out.outcome = Outcome::Skipped {
+            why: "too long".into(),
+        };
+        let got = stats(
+            &[record("dflash", "a", answer(&[(2, 3)])), left_out.clone()],
+            "dflash",
+        );
+        assert_eq!((got.n_answers, got.n_skipped, got.trouble), (1, 1, None));
+        let mut turn = left_out.clone();
+        turn.prompt.as_mut().unwrap().turn = 1;
+        let both_passes = [0, 1].map(|pass| {
+            let mut record = turn.clone();
+            record.prompt.as_mut().unwrap().pass = pass;
+            record
+        });
+        let got = stats(&both_passes, "dflash");
+        assert_eq!((got.n_skipped, got.n_skipped_turns), (0, 1));
+        let got = stats(&[left_out], "dflash");
+        assert_eq!(got.trouble.as_deref(), Some("too long"));
     }
 
     #[test]

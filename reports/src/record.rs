@@ -92,10 +92,29 @@ pub struct PromptKey {
     pub sample: u32,
     /// Number of the measuring pass, from 0; the passes differ in time alone.
     pub pass: u32,
+    /// Number of the turn of the conversation, from 0; a later turn is asked after the arm's own answer to the one
+    /// before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub turn: u32,
     /// SHA-256 of the rendered prompt, hexadecimal.
     pub sha256: String,
     /// Prompt length in tokens.
     pub n_tokens: u32,
+}
+
+/// In the shape that serde asks for.
+fn is_zero(turn: &u32) -> bool {
+    *turn == 0
+}
+
+impl PromptKey {
+    /// The prompt as a message names it: its id, and the turn if that is not the first.
+    pub fn name(&self) -> String {
+        match self.turn {
+            0 => self.id.clone(),
+            turn => format!("{} turn {}", self.id, turn + 1),
+        }
+    }
 }
 
 /// What came of a prompt or a cell.
@@ -370,6 +389,7 @@ pub(crate) mod tests {
                 id: prompt.into(),
                 sample: 0,
                 pass: 0,
+                turn: 0,
                 sha256: "p".into(),
                 n_tokens: 4,
             }),

@@ -6,7 +6,7 @@ mod pool;
 mod sheet;
 mod sheets;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::coverage::CoverageRecord;
 use crate::record::{Outcome, Record};
@@ -59,15 +59,31 @@ pub fn study(records: &[Record], coverage: &[CoverageRecord], target: &str) -> S
     }
 }
 
-/// Arms that were asked for and gave nothing, with the reason; `None` if there are none.
+/// What was asked for and not answered, with the reason; `None` if there is none.
 fn missing(records: &[Record], target: &str) -> Option<Sheet> {
-    let of_target = records.iter().filter(|r| r.cell.target == target);
-    let why = |record: &Record| match &record.outcome {
-        Outcome::Ok(_) => None,
-        Outcome::Failed { why } => Some((record.cell.method.clone(), format!("failed: {why}"))),
-        Outcome::Skipped { why } => Some((record.cell.method.clone(), why.clone())),
-    };
-    let found: BTreeSet<(String, String)> = of_target.filter_map(why).collect();
+    let mut found: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut left_out: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    for record in records.iter().filter(|r| r.cell.target == target) {
+        let method = &record.cell.method;
+        match (&record.outcome, &record.prompt) {
+            (Outcome::Ok(_), _) => {}
+            (Outcome::Failed { why }, _) => {
+                found.insert((method.clone(), format!("failed: {why}")));
+            }
+            (Outcome::Skipped { .. }, Some(prompt)) => {
+                let its = left_out.entry((method, &record.cell.suite)).or_default();
+                its.insert(prompt.name());
+            }
+            (Outcome::Skipped { why }, None) => {
+                found.insert((method.clone(), why.clone()));
+            }
+        }
+    }
+    for ((method, suite), prompts) in left_out {
+        let n = prompts.len();
+        let why = format!("{suite}: {n} prompts or turns left out, too long for the target");
+        found.insert((method.to_owned(), why));
+    }
     if found.is_empty() {
         return None;
     }

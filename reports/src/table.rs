@@ -292,6 +292,24 @@ impl<'a> Grid<'a> {
         .collect()
     }
 
+    /// One line with how many of each suite's prompts or later turns were left out, the most of any arm; empty if none
+    /// was.
+    fn left_out(&self, what: &str, count: fn(&CellStats) -> usize) -> String {
+        let of_suite = |suite: &&str| {
+            let its = self.at.iter().filter(|(at, _)| at.0 == *suite);
+            let n = its.map(|(_, stat)| count(stat)).max().unwrap_or(0);
+            (n > 0).then(|| format!("{suite} {n}"))
+        };
+        let suites: Vec<String> = self.suites.iter().filter_map(of_suite).collect();
+        match suites.is_empty() {
+            true => String::new(),
+            false => format!(
+                "{what} left out, too long for the target: {}\n",
+                suites.join(", ")
+            ),
+        }
+    }
+
     /// Intervals and shares, which would make the table too wide.
     fn asides(&self) -> String {
         let mut out = String::new();
@@ -302,6 +320,8 @@ impl<'a> Grid<'a> {
                 out.push_str(&format!("{method} drafts accepted: {}\n", percent(share)));
             }
         }
+        out.push_str(&self.left_out("prompts", |s| s.n_skipped));
+        out.push_str(&self.left_out("later turns", |s| s.n_skipped_turns));
         let drafting = self.methods.iter().copied().filter(|m| *m != "vanilla");
         let shares: Vec<String> = std::iter::once("vanilla")
             .chain(drafting)

@@ -25,6 +25,7 @@ fn record(cell: Cell, prompt: usize, outcome: Outcome) -> Record {
             id: format!("p{prompt}"),
             sample: 0,
             pass: 0,
+            turn: 0,
             sha256: "p".into(),
             n_tokens: 4,
         }),

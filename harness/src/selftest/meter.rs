@@ -167,6 +167,7 @@ fn record(generation: &Generation) -> Record {
             id: "0".into(),
             sample: 0,
             pass: 0,
+            turn: 0,
             sha256: "0".repeat(64),
             n_tokens: 0,
         }),

@@ -120,7 +120,7 @@ pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> 
         let pool = pools.entry(key).or_default();
         pool.runs
             .extend(group.runs.iter().map(|run| (*run).to_owned()));
-        for ((prompt, _, _), timed) in &group.answers {
+        for ((prompt, ..), timed) in &group.answers {
             let rounds = &timed.answer.rounds;
             let total = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
             let tally = Tally {

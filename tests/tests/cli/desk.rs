@@ -30,6 +30,8 @@ impl Desk {
         let mut command = assert_cmd::Command::new(binary());
         command
             .current_dir(self.dir.path())
+            // Suites that the user has fetched are not the tests' matter.
+            .env("XDG_CACHE_HOME", self.path("cache"))
             .args(args)
             .output()
             .unwrap()

@@ -61,7 +61,7 @@ why = "known already"
         "  method  dcoco:k=8 from embedded tiny-qwen3-dcoco\n",
         "setting   greedy, thinking off, concurrency 1: 3 methods on mini-chat\n",
         "setting   t1000, thinking off, concurrency 1: 2 methods on mini-chat\n",
-        "skipped   2 groups, tiny-qwen3 on gsm8k, greedy, thinking off, concurrency 1 and so on: suite gsm8k has no prompts",
+        "skipped   2 groups, tiny-qwen3 on gsm8k, greedy, thinking off, concurrency 1 and so on: suite gsm8k: ",
         "excluded  2 cells: known already\n",
         "cells     5\n",
         "groups    2\n",

@@ -198,3 +198,21 @@ fn what_was_asked_for_and_gave_nothing_is_listed_with_its_reason() {
     let missing = study.sheets.iter().find(|s| s.id == "missing").unwrap();
     assert_eq!(missing.rows, [["dspark", "no drafter"]]);
 }
+
+#[test]
+fn prompts_that_were_left_out_are_counted_and_their_arm_stays() {
+    let mut records = arm("dflash", 2).to_vec();
+    for id in ["x", "y"] {
+        let mut skipped = records[0].clone();
+        skipped.prompt.as_mut().unwrap().id = id.into();
+        skipped.outcome = Outcome::Skipped {
+            why: format!("{id} needs 9 cache positions"),
+        };
+        records.push(skipped);
+    }
+    let study = crate::study(&records, &[], "toy");
+    let missing = study.sheets.iter().find(|s| s.id == "missing").unwrap();
+    let why = "mini: 2 prompts or turns left out, too long for the target";
+    assert_eq!(missing.rows, [["dflash", why]]);
+    assert!(study.sheets.len() > 1);
+}
