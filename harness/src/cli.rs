@@ -45,6 +45,11 @@ impl Cli {
             None => &mut self.run.select.data.dir,
             Some(Command::Run(run)) => &mut run.select.data.dir,
             Some(Command::Plan(plan)) => &mut plan.select.data.dir,
+            Some(Command::Data(
+                DataCommand::List(dir)
+                | DataCommand::Check { dir, .. }
+                | DataCommand::Pull { dir, .. },
+            )) => dir,
             Some(_) => return,
         };
         dir.cache = environment.suites_dir();
@@ -69,6 +74,9 @@ pub(crate) enum Command {
     List,
     /// Find out whether this build and this machine are fit to measure with
     Selftest(SelftestArgs),
+    /// Fetch, list and check public suites
+    #[command(subcommand)]
+    Data(DataCommand),
     /// Tables and plots of the study, from records
     #[command(subcommand)]
     Analyse(AnalyseCommand),
@@ -223,6 +231,29 @@ pub(crate) struct MergeArgs {
 pub(crate) enum SchemaCommand {
     /// The JSON schema of matrix.toml
     Matrix,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DataCommand {
+    /// Every public suite: rows, source, licence, and whether it is there
+    List(DirArgs),
+    /// Hold suites to their pinned hashes
+    Check {
+        /// Suites or sets [default: dflash10]
+        #[arg(value_name = "SUITE")]
+        suites: Vec<String>,
+        #[command(flatten)]
+        dir: DirArgs,
+    },
+    /// Fetch suites from the Hugging Face hub, convert and check them. HF_TOKEN, HF_HOME, HF_ENDPOINT and the usual
+    /// proxy variables are read
+    Pull {
+        /// Suites or sets [default: dflash10]
+        #[arg(value_name = "SUITE")]
+        suites: Vec<String>,
+        #[command(flatten)]
+        dir: DirArgs,
+    },
 }
 
 /// Flags that `run`, `plan` and `generate` share.

@@ -1,4 +1,4 @@
-//! What the environment says about suites; read once, in `main`.
+//! What the environment says about suites and the hub; read once, in `main`.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,11 +8,20 @@ use std::path::PathBuf;
 pub(crate) struct Environment {
     /// `XDG_CACHE_HOME`, else `.cache` below `HOME`.
     pub(crate) cache_home: Option<PathBuf>,
+    /// `HF_HOME`.
+    pub(crate) hf_home: Option<PathBuf>,
+    /// `HF_ENDPOINT`.
+    pub(crate) hf_endpoint: Option<String>,
+    /// `HF_TOKEN`.
+    pub(crate) hf_token: Option<String>,
+    /// `ALL_PROXY`, `HTTPS_PROXY` or `HTTP_PROXY`, in either case, with `NO_PROXY`.
+    pub(crate) proxy: Option<ureq::Proxy>,
 }
 
 impl Environment {
     /// Reads it. A variable that is empty counts as not set.
     pub(crate) fn read() -> Self {
+        let text = |name: &str| env::var(name).ok().filter(|value| !value.trim().is_empty());
         let path = |name: &str| {
             env::var_os(name)
                 .filter(|value| !value.is_empty())
@@ -20,6 +29,10 @@ impl Environment {
         };
         Self {
             cache_home: path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache"))),
+            hf_home: path("HF_HOME"),
+            hf_endpoint: text("HF_ENDPOINT"),
+            hf_token: text("HF_TOKEN"),
+            proxy: ureq::Proxy::try_from_env(),
         }
     }
 

@@ -9,6 +9,8 @@ mod content;
 mod coverage;
 mod data;
 mod data_env;
+mod data_hub;
+mod data_pull;
 mod data_talk;
 mod engine;
 #[cfg(test)]
@@ -54,8 +56,9 @@ use crate::provenance::Caller;
 fn main() -> ExitCode {
     let caller = Caller::new(std::env::args_os(), std::env::vars_os());
     let mut cli = Cli::parse();
-    cli.set_cache(&Environment::read());
-    match act(&cli, &caller) {
+    let environment = Environment::read();
+    cli.set_cache(&environment);
+    match act(&cli, &caller, &environment) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Troubled) => ExitCode::from(1),
         Ok(Verdict::Interrupted) => ExitCode::from(interrupt::EXIT_CODE),
@@ -86,7 +89,7 @@ pub(crate) fn message(err: impl std::fmt::Display) -> String {
     text[..end].to_owned()
 }
 
-fn act(cli: &Cli, caller: &Caller) -> Ending {
+fn act(cli: &Cli, caller: &Caller, environment: &Environment) -> Ending {
     match &cli.command {
         None => run::run(&cli.run, caller),
         Some(Command::Run(args)) => run::run(args, caller),
@@ -101,6 +104,7 @@ fn act(cli: &Cli, caller: &Caller) -> Ending {
         Some(Command::Analyse(AnalyseCommand::Study(args))) => study::study(args),
         Some(Command::Analyse(AnalyseCommand::Calibrate(args))) => calibrate::calibrate(args),
         Some(Command::List) => list::list(),
+        Some(Command::Data(command)) => data_pull::act(command, environment),
         Some(Command::Selftest(args)) => selftest::selftest(args),
         Some(Command::Train(command)) => {
             train::run(command)?;

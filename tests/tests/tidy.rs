@@ -45,6 +45,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("dejavu", &["reports"]),
     ("minijinja", &["suites"]),
     ("parquet", &["datasets"]),
+    ("ureq", &["harness"]),
     ("flate2", &["datasets", "reports"]),
     ("tokenizers", &["suites", "training", "harness"]),
     (
