@@ -46,7 +46,7 @@ pub(crate) struct Content {
     pub(crate) max_new: usize,
     /// Seed of all streams.
     pub(crate) seed: u64,
-    /// SHA-256 of the prompts taken, in the order they are asked, as canonical JSON.
+    /// SHA-256 of the prompts taken and their references, in the order they are asked, as canonical JSON.
     pub(crate) suite_sha256: String,
     /// SHA-256 of the target's files.
     pub(crate) target_sha256: String,
@@ -186,7 +186,7 @@ impl Hashes {
         }
         let prompts = library.prompts(id).iter();
         let prompts: Value = prompts
-            .map(|p| serde_json::json!([p.id.to_string(), p.turns]))
+            .map(|p| serde_json::json!([p.id.to_string(), p.turns, p.reference]))
             .collect();
         let hash = sha256_of_json(&prompts);
         self.suites.insert(id.to_owned(), hash.clone());

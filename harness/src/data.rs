@@ -251,7 +251,7 @@ fn read(
         Ok(dir) => dir,
         Err(why) => return Ok(Err(format!("suite {id}: {why}"))),
     };
-    let found = public.read(&dir).with_context(|| format!("suite {id}"))?;
+    let found = public.read(&dir)?;
     Ok(found.ok_or_else(|| {
         format!(
             "suite {id}: {} holds none of {}; fetch it with `draftbench data pull {id}` or name its folder with --data-dir",

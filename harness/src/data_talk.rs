@@ -50,7 +50,13 @@ impl Talk for Conversation<'_> {
             turns,
             later: later.to_vec(),
             room: ask.room,
+            reference: None,
         })
+    }
+
+    fn judge(&self, ask: &Ask, answer: &[TokenId]) -> Option<bool> {
+        let reference = ask.reference.as_ref()?;
+        suites::is_right(&self.text(answer).ok()?, reference)
     }
 }
 
@@ -62,14 +68,19 @@ impl Conversation<'_> {
         answer: &[TokenId],
         turn: &str,
     ) -> suites::Result<(Vec<String>, suites::Rendered)> {
+        let mut turns = ask.turns.clone();
+        turns.extend([self.text(answer)?, turn.to_owned()]);
+        let rendered = self.renderer.render(&turns, self.thinking)?;
+        Ok((turns, rendered))
+    }
+
+    /// The answer without the token that ended it.
+    fn text(&self, answer: &[TokenId]) -> suites::Result<String> {
         let text = match answer.split_last() {
             Some((last, before)) if self.stop_tokens.contains(last) => before,
             _ => answer,
         };
-        let mut turns = ask.turns.clone();
-        turns.extend([self.renderer.decode(text)?, turn.to_owned()]);
-        let rendered = self.renderer.render(&turns, self.thinking)?;
-        Ok((turns, rendered))
+        self.renderer.decode(text)
     }
 }
 

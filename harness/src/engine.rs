@@ -41,12 +41,17 @@ pub(crate) struct Ask {
     pub(crate) later: Vec<String>,
     /// Cache positions set aside for the whole conversation.
     pub(crate) room: usize,
+    /// What a right answer is known by.
+    pub(crate) reference: Option<suites::Reference>,
 }
 
 /// Leads conversations on.
 pub(crate) trait Talk {
     /// What is asked after `answer` to `ask`.
     fn next(&self, ask: &Ask, answer: &[u32]) -> Next;
+
+    /// Whether `answer` to `ask` is right; `None` if that is not known.
+    fn judge(&self, ask: &Ask, answer: &[u32]) -> Option<bool>;
 }
 
 /// How a conversation goes on.
@@ -241,7 +246,8 @@ impl Bench<'_> {
                 pass,
                 ..ask.prompt.clone()
             };
-            let answer = answer(generation, times, answers.batch_ns, self.job.tokens);
+            let mut answer = answer(generation, times, answers.batch_ns, self.job.tokens);
+            answer.correct = self.job.talk.judge(ask, &generation.tokens);
             let outcome = Outcome::Ok(Box::new(answer));
             let record = self.record(arm, Some(prompt), outcome);
             self.sink.take(record, &generation.tokens)?;
@@ -376,6 +382,7 @@ pub(crate) fn answer(
         timeline: times.timeline.clone(),
         phases: times.phases,
         grams: Grams::of(&generation.tokens),
+        correct: None,
     }
 }
 

@@ -81,6 +81,10 @@ impl Talk for Alone {
     fn next(&self, _ask: &Ask, _answer: &[u32]) -> Next {
         Next::Over
     }
+
+    fn judge(&self, _ask: &Ask, _answer: &[u32]) -> Option<bool> {
+        None
+    }
 }
 
 fn vanilla() -> Arm {
@@ -114,6 +118,7 @@ fn asks(n: u32) -> Vec<Ask> {
         turns: Vec::new(),
         later: Vec::new(),
         room: 64,
+        reference: None,
     };
     (0..n).map(ask).collect()
 }
@@ -197,6 +202,10 @@ impl Talk for Twice {
             _ => Next::Over,
         }
     }
+
+    fn judge(&self, ask: &Ask, _answer: &[u32]) -> Option<bool> {
+        Some(ask.prompt.turn == 1)
+    }
 }
 
 #[test]
@@ -230,6 +239,13 @@ fn a_later_turn_follows_the_arms_own_answer_and_is_equal_to_vanillas() {
         .map(|(id, turn, is_ok)| (id.to_owned(), turn, is_ok));
         assert_eq!(turns("vanilla"), want);
         assert_eq!(turns("dflash"), want);
+        let answers = kept.records.iter().filter_map(|r| match &r.outcome {
+            Outcome::Ok(answer) => Some((r.prompt.as_ref()?.turn, answer.correct)),
+            _ => None,
+        });
+        for (turn, correct) in answers {
+            assert_eq!(correct, Some(turn == 1));
+        }
         assert!(kept.ledger.n_compared() >= 4);
         assert_eq!(kept.ledger.differences().len(), 0);
     }

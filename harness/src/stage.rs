@@ -288,6 +288,7 @@ fn render_all(
                     turns: first.to_vec(),
                     later: later.to_vec(),
                     room: (need.with_context(what)? + ROUND_ROOM).min(fit.capacity),
+                    reference: prompt.reference.clone(),
                 });
             }
             out.insert((*id, thinking), asks);

@@ -32,6 +32,8 @@ pub struct CellStats {
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer / all 8-grams.
     pub repeated_share: Option<f64>,
+    /// Answers whose final answer is the known one, and answers that could be checked; `None` if none could.
+    pub correct: Option<(usize, usize)>,
     /// Prompts that were not asked, since they do not fit the target.
     pub n_skipped: usize,
     /// Later turns of prompts that were not asked, since the conversation had become too long.
@@ -194,10 +196,17 @@ impl<'a> Group<'a> {
             repeated_share: ratio(sums.repeated, sums.grams),
             n_skipped: self.skipped.keys().filter(|at| at.1 == 0).count(),
             n_skipped_turns: self.skipped.keys().filter(|at| at.1 > 0).count(),
+            correct: self.correct(),
             equality: self.equality(cell, vanilla),
             latency: Latency::of(self, cell.concurrency),
             trouble: self.trouble.map(str::to_owned),
         }
+    }
+
+    fn correct(&self) -> Option<(usize, usize)> {
+        let checked = || self.answers.values().filter_map(|a| a.answer.correct);
+        let n_right = checked().filter(|is_right| *is_right).count();
+        Some((n_right, checked().count())).filter(|(_, of)| *of > 0)
     }
 
     fn tau_interval(&self) -> Option<(f64, f64)> {
@@ -514,6 +523,24 @@ mod tests {
         let got = cells(&records)[&records[0].cell].clone();
         assert_eq!(got.n_answers, 2);
         assert_eq!(got.throughput, Some(12.0 / 1200.0 * 1e9));
+    }
+
+    #[test]
+    fn answers_that_could_be_checked_are_counted_and_those_that_are_right() {
+        let checked = |prompt: &str, correct: Option<bool>| {
+            let a = Answer {
+                correct,
+                ..answer(&[(2, 3)])
+            };
+            record("dflash", prompt, a)
+        };
+        let records = [
+            checked("a", Some(true)),
+            checked("b", Some(false)),
+            checked("c", None),
+        ];
+        assert_eq!(stats(&records, "dflash").correct, Some((1, 2)));
+        assert_eq!(stats(&records[2..], "dflash").correct, None);
     }
 
     #[test]

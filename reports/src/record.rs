@@ -164,6 +164,9 @@ pub struct Answer {
     pub phases: Phases,
     /// How repetitive the text is.
     pub grams: Grams,
+    /// Whether the final answer is the known one; absent if none is known or it cannot be checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correct: Option<bool>,
 }
 
 /// When things happened to one request, in nanoseconds.
@@ -377,6 +380,7 @@ pub(crate) mod tests {
                 total: 10,
                 repeated: 1,
             },
+            correct: None,
         }
     }
 

@@ -103,6 +103,8 @@ impl Notes {
 struct Grid<'a> {
     /// Whether sequences share the machine, so that a batch has a throughput of its own.
     batched: bool,
+    /// Whether final answers could be checked anywhere.
+    checked: bool,
     suites: Vec<&'a str>,
     /// Drafting methods; vanilla alone if there is none.
     methods: Vec<&'a str>,
@@ -121,6 +123,7 @@ impl<'a> Grid<'a> {
         }
         Self {
             batched: block.iter().any(|(c, _)| c.concurrency > 1),
+            checked: block.iter().any(|(_, s)| s.correct.is_some()),
             suites: ordered(suites, &layout.suites),
             methods,
             at: block
@@ -139,6 +142,9 @@ impl<'a> Grid<'a> {
         if self.batched {
             head.push("\nbatch tok/s".into());
         }
+        if self.checked {
+            head.push("\ncorrect".into());
+        }
         let drafting: Vec<&str> = methods
             .iter()
             .copied()
@@ -152,6 +158,9 @@ impl<'a> Grid<'a> {
             ]);
             if self.batched {
                 head.push("\nbatch tok/s".into());
+            }
+            if self.checked {
+                head.push("\ncorrect".into());
             }
             head.push("\nequal".into());
         }
@@ -190,18 +199,22 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Tokens a second of one sequence and, where sequences share the machine, of the batch.
+    /// Tokens a second of one sequence and, where sequences share the machine, of the batch; where answers were checked,
+    /// how many are right.
     fn rates(&self, stat: &CellStats) -> Vec<String> {
         let mut rates = vec![number(stat.tokens_per_sec, rate)];
         if self.batched {
             rates.push(number(stat.throughput, rate));
         }
+        if self.checked {
+            rates.push(correct(stat.correct));
+        }
         rates
     }
 
-    /// What stands beside the first dash of a cell without numbers; `n` columns and the batch's.
+    /// What stands beside the first dash of a cell without numbers; `n` columns, the batch's and that of right answers.
     fn dashes(&self, n: usize) -> Vec<String> {
-        vec!["-".to_owned(); n + usize::from(self.batched)]
+        vec!["-".to_owned(); n + usize::from(self.batched) + usize::from(self.checked)]
     }
 
     fn numbers(&self, suite: &str, method: &str, notes: &mut Notes) -> Vec<String> {
@@ -224,6 +237,7 @@ impl<'a> Grid<'a> {
             self.batched.then(|| number(mean, rate))
         };
         row.extend(throughput("vanilla"));
+        row.extend(self.correct_of_all("vanilla"));
         for method in methods {
             row.extend([
                 number(self.mean(method, |s| s.tau), two),
@@ -231,6 +245,7 @@ impl<'a> Grid<'a> {
                 number(self.mean(method, |s| s.tokens_per_sec), rate),
             ]);
             row.extend(throughput(method));
+            row.extend(self.correct_of_all(method));
             row.push(self.equality_of_all(method));
         }
         row
@@ -248,6 +263,14 @@ impl<'a> Grid<'a> {
             .collect();
         let values = values.filter(|v| !v.is_empty())?;
         Some(values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// Right answers of all suites that could be checked; `None` if the table has no such column.
+    fn correct_of_all(&self, method: &str) -> Option<String> {
+        let of_suite = |suite: &&str| self.at.get(&(*suite, method))?.correct;
+        let all = self.suites.iter().filter_map(of_suite);
+        let sum = all.reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1));
+        self.checked.then(|| correct(sum))
     }
 
     fn equality_of_all(&self, method: &str) -> String {
@@ -368,6 +391,11 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
         say("  speedup is the ratio of these.");
         crate::load::DEFINITIONS.iter().for_each(|line| say(line));
     }
+    if stats.values().any(|s| s.correct.is_some()) {
+        say(
+            "correct: answers whose final answer is the known one, of those that could be checked; a guard, not a grade.",
+        );
+    }
     let any = |wanted: fn(&Equality) -> bool| stats.values().any(|s| wanted(&s.equality));
     if any(|e| matches!(e, Equality::Exact { .. })) {
         say("equal: answers that are vanilla's token by token, of all answers.");
@@ -400,6 +428,10 @@ fn verdict(equality: Equality) -> String {
         Equality::Law => "law".into(),
         Equality::Unknown => "-".into(),
     }
+}
+
+fn correct(counts: Option<(usize, usize)>) -> String {
+    counts.map_or_else(|| "-".into(), |(right, of)| format!("{right}/{of}"))
 }
 
 fn number(value: Option<f64>, form: fn(f64) -> String) -> String {

@@ -61,6 +61,7 @@ fn answer(step: u32, ns_per_token: u64) -> Outcome {
             total: 6,
             repeated: 0,
         },
+        correct: None,
     }))
 }
 
