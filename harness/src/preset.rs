@@ -180,6 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn a_preset_leaves_the_numbers_of_sets_alone_and_what_is_typed_or_in_a_file_does_not() {
+        let of_sets = |typed: &[&str]| asked(&select(typed)).unwrap().prompts_of_sets;
+        assert_eq!(of_sets(&["--suites", "dflash10"]), None);
+        assert_eq!(of_sets(&["--prompts", "4"]), Some(4));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "extends = \"quick\"\nprompts = 3\n").unwrap();
+        let path = file.path().display().to_string();
+        assert_eq!(of_sets(&["--matrix", &path]), Some(3));
+        assert_eq!(of_sets(&["--matrix", &path, "--prompts", "2"]), Some(2));
+    }
+
+    #[test]
     fn files_extend_presets_and_one_another_but_not_in_a_circle() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
