@@ -370,7 +370,7 @@ pub(crate) struct CoverageArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct StudyArgs {
-    /// Folders of runs and of coverage; a cell of a later one takes the place of an earlier one's
+    /// Folders of runs and of coverage; a cell of a later one takes the place of an earlier one's if it has answers
     #[arg(value_name = "RUN", required = true)]
     pub(crate) runs: Vec<PathBuf>,
     /// Target model

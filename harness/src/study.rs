@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use reports::{Cell, CoverageRecord, Record, Study};
+use reports::{Cell, CoverageRecord, Outcome, Record, Study};
 
 use crate::cli::StudyArgs;
 use crate::coverage::COVERAGE;
@@ -71,12 +71,19 @@ pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
     Ok(reports::study(&records, &coverage, target))
 }
 
-/// A cell of a later run takes the place of an earlier run's.
-fn add_records(records: &mut Vec<Record>, new: Vec<Record>, run: &Path) {
+/// A cell of a later run takes the place of an earlier run's, unless the later one has no answer and the earlier has.
+fn add_records(records: &mut Vec<Record>, mut new: Vec<Record>, run: &Path) {
+    let is_answer = |r: &&Record| matches!(r.outcome, Outcome::Ok(_));
+    let answered = |records: &[Record]| -> BTreeSet<Cell> {
+        let cells = records.iter().filter(is_answer).map(|r| r.cell.clone());
+        cells.collect()
+    };
+    let (before, now) = (answered(records), answered(&new));
+    new.retain(|r| now.contains(&r.cell) || !before.contains(&r.cell));
     let cells: BTreeSet<&Cell> = new.iter().map(|r| &r.cell).collect();
-    let before = records.len();
+    let n_before = records.len();
     records.retain(|r| !cells.contains(&r.cell));
-    if records.len() < before {
+    if records.len() < n_before {
         eprintln!(
             "note: {}: its cells take the place of those of an earlier run; ratios of times across runs are left out",
             run.display()

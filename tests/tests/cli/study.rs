@@ -161,6 +161,32 @@ fn temperatures_are_fitted_to_confidences_as_trained() {
 }
 
 #[test]
+fn a_cell_that_a_later_run_could_not_measure_keeps_the_answers_of_an_earlier_one() {
+    let desk = Desk::new();
+    desk.copy_model("tiny-qwen3-dflash", "tiny-qwen3-mine");
+    let arm = [
+        "--suites",
+        "mini-chat",
+        "--methods",
+        "dflash,dflash:checkpoint=mine",
+    ];
+    let with = desk.run(&short(&[&["--checkpoints", "models"], &arm[..]].concat()));
+    assert_eq!(with.status.code(), Some(0), "{}", text(&with.stderr));
+    fs::rename(desk.path("out"), desk.path("with")).unwrap();
+    let without = desk.run(&short(&arm));
+    assert_eq!(without.status.code(), Some(0), "{}", text(&without.stderr));
+    for (runs, is_there) in [(["with", "out"], true), (["out", "out"], false)] {
+        let output = desk.run(&["analyse", "study", runs[0], runs[1]]);
+        let out = text(&output.stdout);
+        let row = "| dflash:checkpoint=mine | ";
+        let found = out.lines().filter(|l| l.starts_with(row));
+        let is_measured = found.clone().any(|l| !l.contains("has no drafter"));
+        assert_eq!(is_measured, is_there, "{runs:?}: {out}");
+        assert_eq!(out.contains("has no drafter"), !is_there, "{runs:?}: {out}");
+    }
+}
+
+#[test]
 fn the_ablation_preset_ends_with_the_studys_tables_and_plots() {
     let desk = Desk::new();
     let args = "run --preset ablation --prompts 1 --max-new 6 --suites mini-chat --methods dflash,draft_model \
