@@ -393,9 +393,17 @@ pub(crate) const BY_SLOT: [&str; 6] = [
     "dcoco",
 ];
 
+/// Further arms of the table by slot, which would crowd its plot.
+const ALSO_BY_SLOT: [&str; 3] = [
+    FROZEN,
+    "dcoco:checkpoint=dcoco-light",
+    "dcoco:checkpoint=dcoco-wide",
+];
+
 fn positions(pools: &Pools) -> Sheet {
     let its: Vec<(&str, Vec<Share>)> = BY_SLOT
         .iter()
+        .chain(&ALSO_BY_SLOT)
         .filter_map(|m| Some((*m, pools.get(&ArmKey::greedy(m))?.conditional_acceptance())))
         .collect();
     let n_slots = its.iter().map(|(_, s)| s.len()).max().unwrap_or(0);

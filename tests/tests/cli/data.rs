@@ -4,15 +4,7 @@ use std::fs;
 
 use reports::{Outcome, Record, read_records};
 
-use crate::desk::{Desk, text};
-
-fn fine(desk: &Desk, args: &str) -> String {
-    let args: Vec<&str> = args.split(' ').collect();
-    let output = desk.run(&args);
-    let err = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {err}");
-    text(&output.stdout)
-}
+use crate::desk::{Desk, fine};
 
 const SHORT: &str = "--methods vanilla --sampling greedy --max-new 4";
 

@@ -114,6 +114,15 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// What the command printed, which must be fine.
+pub(crate) fn fine(desk: &Desk, args: &str) -> String {
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = desk.run(&args);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {err}");
+    text(&output.stdout)
+}
+
 /// A short run into `out`, with more arguments.
 pub(crate) fn short<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let args = "run --prompts 2 --max-new 8 --out out --sampling greedy";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use reports::{Outcome, Phases, Record, Timeline, read_records};
 
-use crate::desk::{Desk, binary, text};
+use crate::desk::{Desk, binary, fine, text};
 
 const KILLS: usize = 50;
 
@@ -30,14 +30,6 @@ fn planned() -> Desk {
     let output = desk.run(&plan);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     desk
-}
-
-fn fine(desk: &Desk, args: &str) -> String {
-    let args: Vec<&str> = args.split(' ').collect();
-    let output = desk.run(&args);
-    let err = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {err}");
-    text(&output.stdout)
 }
 
 fn start(desk: &Desk, args: &[&str]) -> Child {
