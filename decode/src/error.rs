@@ -48,10 +48,10 @@ pub enum Error {
     /// `slots` is 0.
     #[error("decoding needs at least 1 slot, got 0")]
     NoSlots,
-    /// A drafter or scheduler broke its contract.
+    /// A drafter, a scheduler or another part broke its contract.
     #[error("{who} broke its contract: {what}")]
     Contract {
-        /// `drafter`, `scheduler` or `target`.
+        /// `drafter`, `scheduler`, `target` or `arrivals`.
         who: &'static str,
         /// What was expected and what came.
         what: String,

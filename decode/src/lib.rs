@@ -6,6 +6,7 @@
 //! told what happens and measures what it likes.
 
 mod accept;
+mod arrivals;
 mod drafter;
 mod error;
 mod looping;
@@ -17,9 +18,12 @@ mod target;
 pub mod toy;
 
 pub use accept::{Verdict, judge};
+pub use arrivals::Arrivals;
 pub use drafter::{Anchor, Committed, DraftLaw, Drafter, Proposal};
 pub use error::{Error, Result};
-pub use looping::{Ended, Generation, Parts, Request, RequestId, Round, Settings, decode};
+pub use looping::{
+    Ended, Generation, Parts, Request, RequestId, Round, Settings, decode, decode_arriving,
+};
 pub use probe::{Phase, Probe, Silent};
 pub use sampling::{Draws, Law, Sampling, laws};
 pub use schedule::{Scheduler, StepCost, VerifyAll, survival};

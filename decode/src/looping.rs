@@ -1,10 +1,11 @@
 //! The one decode loop. Vanilla is a drafter that proposes nothing.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use candle_core::Tensor;
 
 use crate::accept::{Verdict, judge};
+use crate::arrivals::{Arrivals, Entry, Together};
 use crate::drafter::{Anchor, Committed, Drafter, Proposal};
 use crate::error::{Error, Result};
 use crate::probe::{Phase, Probe};
@@ -98,6 +99,20 @@ pub fn decode(
     requests: Vec<Request>,
     settings: &Settings,
 ) -> Result<Vec<Generation>> {
+    decode_arriving(parts, requests, settings, &mut Together)
+}
+
+/// [`decode`] of requests that come one after another: `arrivals` says how many of them, in their order, are there.
+///
+/// # Errors
+/// Those of [`decode`], and [`Error::Contract`] if nothing is decoded, requests are left and `arrivals` does not wait
+/// for the next.
+pub fn decode_arriving(
+    parts: Parts<'_>,
+    requests: Vec<Request>,
+    settings: &Settings,
+    arrivals: &mut dyn Arrivals,
+) -> Result<Vec<Generation>> {
     check(&parts, &requests, settings)?;
     let mut batch = Batch {
         stop: parts.target.stop_tokens().to_vec(),
@@ -106,16 +121,16 @@ pub fn decode(
         parts,
         settings,
     };
-    let mut waiting: VecDeque<Request> = requests.into();
+    let mut entry = Entry::new(requests, arrivals);
     let mut done = Vec::new();
     loop {
         batch.retire(&mut done)?;
-        batch.admit(&mut waiting)?;
+        batch.admit(&mut entry)?;
         // A first token may already end its answer.
         batch.retire(&mut done)?;
         if batch.live.iter().any(Option::is_some) {
             batch.round()?;
-        } else if waiting.is_empty() {
+        } else if entry.is_over() {
             return Ok(done);
         }
     }
@@ -213,12 +228,13 @@ struct Batch<'p, 's> {
 
 impl Batch<'_, '_> {
     /// Fills free slots, one prefill a request.
-    fn admit(&mut self, waiting: &mut VecDeque<Request>) -> Result<()> {
+    fn admit(&mut self, entry: &mut Entry<'_>) -> Result<()> {
         for slot_idx in 0..self.live.len() {
             if self.live[slot_idx].is_some() {
                 continue;
             }
-            let Some(request) = waiting.pop_front() else {
+            let idle = self.live.iter().all(Option::is_none);
+            let Some(request) = entry.next(idle)? else {
                 return Ok(());
             };
             self.live[slot_idx] = Some(self.prefill(Slot(slot_idx), request)?);
