@@ -236,9 +236,8 @@ impl Choice {
     ) -> DrawnChain {
         let scores = |slot, before| inputs.row(block, slot, before);
         let gamma = inputs.gamma();
-        match (sampling, self.draw) {
-            (Sampling::Sampled { temperature_milli }, Draw::Walk) => {
-                let temperature = f64::from(temperature_milli) / 1000.0;
+        match (sampling.temperature(), self.draw) {
+            (Some(temperature), Draw::Walk) => {
                 lattice::draw_visit(gamma, scores, temperature, row.draws)
             }
             _ => DrawnChain {
@@ -250,8 +249,7 @@ impl Choice {
 
     /// The chain of candidates and what it was drawn from.
     fn chain(self, lattice: &Lattice<'_>, sampling: Sampling, row: &mut Anchor<'_>) -> DrawnChain {
-        if let Sampling::Sampled { temperature_milli } = sampling {
-            let temperature = f64::from(temperature_milli) / 1000.0;
+        if let Some(temperature) = sampling.temperature() {
             match self.draw {
                 Draw::Walk => return lattice.draw_walk(temperature, row.draws),
                 Draw::Lattice => return lattice.draw_global(temperature, row.draws),

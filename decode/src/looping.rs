@@ -140,10 +140,7 @@ fn check(parts: &Parts<'_>, requests: &[Request], settings: &Settings) -> Result
     if settings.slots == 0 {
         return Err(Error::NoSlots);
     }
-    let frozen = Sampling::Sampled {
-        temperature_milli: 0,
-    };
-    if settings.sampling == frozen {
+    if settings.sampling.temperature() == Some(0.0) {
         return Err(Error::ZeroTemperature);
     }
     let mut ids = BTreeSet::new();

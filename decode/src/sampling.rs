@@ -1,3 +1,5 @@
+use std::num::NonZeroU32;
+
 use candle_core::{DType, Tensor};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -10,11 +12,37 @@ use crate::target::TokenId;
 pub enum Sampling {
     /// The largest logit; the lowest id wins a tie.
     Greedy,
-    /// A draw from `softmax(logits / T)`, T in thousandths; [`crate::decode`] refuses 0.
+    /// A draw from `softmax(logits / T)`, of which only some tokens are kept.
     Sampled {
-        /// Temperature times 1000.
+        /// Temperature times 1000; [`crate::decode`] refuses 0.
         temperature_milli: u32,
+        /// Only the k likeliest tokens; the lowest id wins a tie.
+        top_k: Option<NonZeroU32>,
+        /// Then only the likeliest tokens that together have at least this probability, in thousandths, of what `top_k`
+        /// left (nucleus sampling).
+        top_p_milli: Option<NonZeroU32>,
     },
+}
+
+impl Sampling {
+    /// A draw from all tokens, at this temperature in thousandths.
+    pub const fn at(temperature_milli: u32) -> Self {
+        Self::Sampled {
+            temperature_milli,
+            top_k: None,
+            top_p_milli: None,
+        }
+    }
+
+    /// The temperature; `None` if greedy.
+    pub fn temperature(self) -> Option<f64> {
+        match self {
+            Self::Greedy => None,
+            Self::Sampled {
+                temperature_milli, ..
+            } => Some(f64::from(temperature_milli) / 1000.0),
+        }
+    }
 }
 
 /// Random numbers of one request: a function of (seed, request id) alone, so the batch around a request does not
@@ -101,13 +129,41 @@ pub(crate) fn law(logits: &[f32], sampling: Sampling) -> Option<Law> {
             best = idx;
         }
     }
-    let Sampling::Sampled { temperature_milli } = sampling else {
+    let Sampling::Sampled {
+        temperature_milli,
+        top_k,
+        top_p_milli,
+    } = sampling
+    else {
         return Some(Law::Point(best as TokenId));
     };
     let (top, scale) = (*logits.get(best)?, 1000.0 / temperature_milli as f32);
     let mut weights: Vec<f32> = logits.iter().map(|l| ((l - top) * scale).exp()).collect();
+    if top_k.is_some() || top_p_milli.is_some() {
+        truncate(&mut weights, top_k, top_p_milli);
+    }
     normalise(&mut weights);
     Some(Law::Weights(weights))
+}
+
+/// Sets the weights of all tokens to 0 that `top_k`, then `top_p_milli` leave out.
+fn truncate(weights: &mut [f32], top_k: Option<NonZeroU32>, top_p_milli: Option<NonZeroU32>) {
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
+    let mut n_kept = top_k.map_or(order.len(), |k| order.len().min(k.get() as usize));
+    if let Some(milli) = top_p_milli {
+        let of = |idx: &usize| f64::from(weights[*idx]);
+        let enough = order[..n_kept].iter().map(of).sum::<f64>() * f64::from(milli.get()) / 1000.0;
+        let mut sum = 0.0;
+        let crossing = order[..n_kept].iter().position(|idx| {
+            sum += of(idx);
+            sum >= enough
+        });
+        n_kept = crossing.map_or(n_kept, |last| last + 1);
+    }
+    for idx in &order[n_kept..] {
+        weights[*idx] = 0.0;
+    }
 }
 
 /// Divides by the sum, which is taken in f64: the tail of a large vocabulary is lost in an f32 sum.
@@ -120,4 +176,29 @@ pub(crate) fn normalise(weights: &mut [f32]) -> f64 {
         }
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(weights: &[f32], k: u32, p_milli: u32) -> Vec<usize> {
+        let mut weights = weights.to_vec();
+        truncate(&mut weights, NonZeroU32::new(k), NonZeroU32::new(p_milli));
+        (0..weights.len()).filter(|i| weights[*i] > 0.0).collect()
+    }
+
+    #[test]
+    fn top_k_comes_first_and_the_token_that_crosses_top_p_stays() {
+        let weights = [0.1, 0.4, 0.2, 0.2, 0.1];
+        assert_eq!(kept(&weights, 2, 0), [1, 2], "the lowest id wins a tie");
+        assert_eq!(kept(&weights, 9, 0), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(&weights, 0, 400), [1]);
+        assert_eq!(kept(&weights, 0, 600), [1, 2]);
+        assert_eq!(kept(&weights, 0, 610), [1, 2, 3]);
+        assert_eq!(kept(&weights, 0, 1), [1], "one token always stays");
+        // Of the two that top-k leaves, the first has two thirds.
+        assert_eq!(kept(&weights, 2, 660), [1]);
+        assert_eq!(kept(&weights, 2, 670), [1, 2]);
+    }
 }

@@ -203,11 +203,11 @@ impl ToyDrafter {
     /// The weights a draft after `before` is drawn from; `taken` are elder siblings.
     fn weights(&self, before: TokenId, taken: &[TokenId], sampling: Sampling) -> Vec<f32> {
         let logits = self.logits(before);
-        let temperature_milli = match sampling {
-            Sampling::Greedy => 1000,
-            Sampling::Sampled { temperature_milli } => temperature_milli,
+        let sampling = match sampling {
+            Sampling::Greedy => Sampling::at(1000),
+            Sampling::Sampled { .. } => sampling,
         };
-        let drawn = crate::sampling::law(&logits, Sampling::Sampled { temperature_milli });
+        let drawn = crate::sampling::law(&logits, sampling);
         let Some(Law::Weights(mut weights)) = drawn else {
             return Vec::new();
         };

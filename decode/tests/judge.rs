@@ -90,7 +90,7 @@ fn parent(p: &Proposal, i: usize) -> usize {
 proptest! {
     #[test]
     fn accepted_drafts_form_a_path_from_the_anchor((proposal, logits, seed) in cases()) {
-        for sampling in [Sampling::Greedy, Sampling::Sampled { temperature_milli: 700 }] {
+        for sampling in [Sampling::Greedy, Sampling::at(700)] {
             let verdict = judge(&proposal, &tensor(&logits), sampling, &mut Draws::new(seed, 1)).unwrap();
             let mut node = 0;
             for i in &verdict.accepted {
@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn a_verdict_is_a_function_of_its_draws((proposal, logits, seed) in cases()) {
-        let sampling = Sampling::Sampled { temperature_milli: 1000 };
+        let sampling = Sampling::at(1000);
         let once = judge(&proposal, &tensor(&logits), sampling, &mut Draws::new(seed, 4)).unwrap();
         let again = judge(&proposal, &tensor(&logits), sampling, &mut Draws::new(seed, 4)).unwrap();
         prop_assert_eq!(once, again);
@@ -126,7 +126,7 @@ proptest! {
     #[test]
     fn a_draft_law_equal_to_the_targets_is_never_refused(logits in rows(4), seed in any::<u64>()) {
         // q computed as the rule computes p, so that the ratio is 1 exactly.
-        let sampling = Sampling::Sampled { temperature_milli: 1000 };
+        let sampling = Sampling::at(1000);
         let laws = decode::laws(&tensor(&logits), sampling).unwrap();
         let mut draws = Draws::new(seed, 2);
         let (mut q, mut tokens) = (Vec::new(), Vec::new());
@@ -144,7 +144,7 @@ proptest! {
     fn a_token_without_target_mass_is_never_kept(token in 0..VOCAB as u32, seed in any::<u64>()) {
         let mut row = vec![0.0f32; VOCAB];
         row[token as usize] = -1e4;
-        let sampling = Sampling::Sampled { temperature_milli: 1000 };
+        let sampling = Sampling::at(1000);
         let proposal = Proposal::chain(vec![token]);
         let verdict = judge(&proposal, &tensor(&[row.clone(), row]), sampling, &mut Draws::new(seed, 3)).unwrap();
         prop_assert!(verdict.accepted.is_empty());

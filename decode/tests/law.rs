@@ -2,12 +2,13 @@
 
 mod common;
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use common::{NoDraft, SAMPLED, chain, kinds, run_cut, settings};
 use decode::toy::{ToyDrafter, ToyLaw, ToyTarget};
 use decode::{
-    Adaptive, Drafter, LaggedCapacity, Request, Scheduler, Settings, StepCost, Threshold, VerifyAll,
+    Adaptive, Drafter, LaggedCapacity, Request, Sampling, Scheduler, Settings, StepCost, Threshold,
+    VerifyAll,
 };
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
@@ -45,8 +46,11 @@ fn p_value_with(
     }
     let (mut chi2, mut cells, mut rare, mut rare_want) = (0.0, 0usize, 0.0, 0.0);
     for (cell, count) in counts.iter().enumerate() {
-        let want = exact(cell) * N_GENERATIONS as f64;
+        let want = exact(cell, settings.sampling) * N_GENERATIONS as f64;
         let got = *count as f64;
+        if want == 0.0 && got > 0.0 {
+            return 0.0;
+        }
         if want < 10.0 {
             rare += got;
             rare_want += want;
@@ -55,23 +59,62 @@ fn p_value_with(
             cells += 1;
         }
     }
-    chi2 += (rare - rare_want).powi(2) / rare_want;
+    if rare_want > 0.0 {
+        chi2 += (rare - rare_want).powi(2) / rare_want;
+    }
+    let enough = if settings.sampling == SAMPLED {
+        300
+    } else {
+        30
+    };
     assert!(
-        cells > 300,
+        cells > enough,
         "the test must look at many outcomes, got {cells}"
     );
     ChiSquared::new(cells as f64).expect("some cells").sf(chi2)
 }
 
+/// The law at temperature 1, of which only the first `k` tokens by rank are kept and of these only those before which
+/// less than `p` has been summed up.
+fn truncated(law: &[f32], k: usize, p: f64) -> Vec<f64> {
+    let mut ranked: Vec<(usize, f64)> = law.iter().map(|w| f64::from(*w)).enumerate().collect();
+    ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    ranked.truncate(k);
+    let total: f64 = ranked.iter().map(|r| r.1).sum();
+    let mut kept = vec![0.0; law.len()];
+    let mut before = 0.0;
+    for (token, weight) in ranked {
+        if before < p * total {
+            kept[token] = weight;
+        }
+        before += weight;
+    }
+    let total: f64 = kept.iter().sum();
+    kept.iter().map(|w| w / total).collect()
+}
+
+fn law_after(a: u32, b: u32, sampling: Sampling) -> Vec<f64> {
+    let law = ToyTarget::law(VOCAB, a, b, SAMPLED);
+    let Sampling::Sampled {
+        top_k, top_p_milli, ..
+    } = sampling
+    else {
+        panic!("greedy text has no law to test");
+    };
+    let k = top_k.map_or(VOCAB, |k| k.get() as usize);
+    let p = top_p_milli.map_or(1.0, |p| f64::from(p.get()) / 1000.0);
+    truncated(&law, k, p)
+}
+
 /// Probability of four tokens after the prompt 1, 2, 3.
-fn exact(cell: usize) -> f64 {
+fn exact(cell: usize, sampling: Sampling) -> f64 {
     let tokens: Vec<u32> = (0..4)
         .rev()
         .map(|i| (cell / VOCAB.pow(i) % VOCAB) as u32)
         .collect();
     let (mut a, mut b, mut p) = (2, 3, 1.0);
     for token in tokens {
-        p *= f64::from(ToyTarget::law(VOCAB, a, b, SAMPLED)[token as usize]);
+        p *= law_after(a, b, sampling)[token as usize];
         (a, b) = (b, token);
     }
     p
@@ -88,6 +131,27 @@ fn every_proposal_kind_follows_the_target_law() {
         let p = p_value(&mut drafter, &mut VerifyAll, 100 + i as u64);
         assert!(p > P_MIN, "{name}: p = {p:e}");
     }
+}
+
+#[test]
+fn the_likeliest_tokens_alone_follow_the_cut_law_whatever_is_proposed() {
+    let cut = |k, p| Sampling::Sampled {
+        temperature_milli: 1000,
+        top_k: NonZeroU32::new(k),
+        top_p_milli: NonZeroU32::new(p),
+    };
+    for (i, sampling) in [cut(3, 0), cut(0, 800), cut(4, 900)]
+        .into_iter()
+        .enumerate()
+    {
+        for (name, mut drafter) in kinds(VOCAB) {
+            let seed = 500 + i as u64;
+            let p = p_value_with(&mut drafter, &mut VerifyAll, &settings(8, sampling, seed));
+            assert!(p > P_MIN, "{name}, {sampling:?}: p = {p:e}");
+        }
+    }
+    let whole = p_value_with(&mut NoDraft, &mut VerifyAll, &settings(8, cut(4, 0), 9));
+    assert!(whole > P_MIN, "vanilla: p = {whole:e}");
 }
 
 /// Cuts a row before the first slot whose own confidence falls below a floor: known before its token is drawn.

@@ -355,11 +355,6 @@ fn requests_that_share_a_number_and_temperature_zero_are_refused() {
         matches!(twice, Error::DuplicateRequest { id: 4 }),
         "{twice}"
     );
-    let frozen = refused(
-        [4, 5],
-        Sampling::Sampled {
-            temperature_milli: 0,
-        },
-    );
+    let frozen = refused([4, 5], Sampling::at(0));
     assert!(matches!(frozen, Error::ZeroTemperature), "{frozen}");
 }

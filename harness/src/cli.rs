@@ -106,7 +106,8 @@ pub(crate) struct SelectArgs {
     pub(crate) suites: Vec<String>,
     #[command(flatten)]
     pub(crate) data: DataArgs,
-    /// How tokens are chosen: greedy, or t and the temperature in thousandths (t1000 is temperature 1)
+    /// How tokens are chosen: greedy, or t and the temperature in thousandths (t1000 is temperature 1), with -k20 for
+    /// top-k and -p950 for top-p behind it (t600-k20-p950)
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub(crate) sampling: Vec<String>,
     /// Thinking switch of the chat template [default: the preset's, off in quick]
@@ -291,7 +292,7 @@ pub(crate) struct GenerateArgs {
     /// Thinking switch of the chat template
     #[arg(long, value_enum, default_value = "off")]
     pub(crate) thinking: SwitchArg,
-    /// greedy, or t and the temperature in thousandths
+    /// greedy, or t and the temperature in thousandths, with -k20 for top-k and -p950 for top-p behind it
     #[arg(long, value_name = "KEY", default_value = "greedy")]
     pub(crate) sampling: String,
     /// Most tokens of the answer

@@ -349,7 +349,15 @@ impl Bench<'_> {
 pub(crate) fn sampling(key: SamplingKey) -> Sampling {
     match key {
         SamplingKey::Greedy => Sampling::Greedy,
-        SamplingKey::Temperature(temperature_milli) => Sampling::Sampled { temperature_milli },
+        SamplingKey::Sampled {
+            temperature_milli,
+            top_k,
+            top_p_milli,
+        } => Sampling::Sampled {
+            temperature_milli,
+            top_k,
+            top_p_milli,
+        },
     }
 }
 

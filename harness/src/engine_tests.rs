@@ -358,7 +358,7 @@ fn an_arm_that_errs_while_warming_up_gets_one_record_for_the_cell() {
 fn sampled_text_does_not_depend_on_the_batch_around_it() {
     let of = |concurrency| {
         let case = Case {
-            sampling: SamplingKey::Temperature(1000),
+            sampling: SamplingKey::at(1000),
             concurrency,
             n_prompts: 6,
             n_done: 0,

@@ -214,7 +214,7 @@ mod tests {
         let mut ledger = Ledger::default();
         for (method, token) in [("vanilla", 1), ("dflash", 2)] {
             let mut cell = cell(method, 1);
-            cell.sampling = SamplingKey::Temperature(1000);
+            cell.sampling = SamplingKey::at(1000);
             ledger.add(&cell, &prompt("a"), &[token]);
         }
         assert_eq!((ledger.n_compared(), ledger.differences().len()), (0, 0));

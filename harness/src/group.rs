@@ -185,7 +185,7 @@ fn wishes(matrix: &Matrix, arms: &[ArmPlan]) -> Result<Vec<Wish>> {
             for setting in settings(block)? {
                 let samples = match setting.sampling {
                     SamplingKey::Greedy => block.repeat,
-                    SamplingKey::Temperature(_) => block.repeat.saturating_mul(matrix.samples),
+                    SamplingKey::Sampled { .. } => block.repeat.saturating_mul(matrix.samples),
                 };
                 for suites::Wanted { id: suite, .. } in data::expand(&block.suites)? {
                     let is_same = |w: &&mut Wish| {

@@ -26,7 +26,7 @@ pub(crate) struct MatrixFile {
     pub(crate) methods: Option<Vec<String>>,
     /// Suites, or sets of them, of blocks that name none.
     pub(crate) suites: Option<Vec<String>>,
-    /// "greedy", or "t" and the temperature in thousandths ("t1000"), for blocks that name none; default: greedy.
+    /// "greedy", or "t" and the temperature in thousandths ("t1000", "t600-k20-p950"), for blocks that name none; default: greedy.
     pub(crate) sampling: Option<Vec<String>>,
     /// Thinking switches of blocks that name none; default: off.
     pub(crate) thinking: Option<Vec<Switch>>,
@@ -67,7 +67,7 @@ pub(crate) struct BlockFile {
     pub(crate) methods: Option<Vec<String>>,
     /// Suites.
     pub(crate) suites: Option<Vec<String>>,
-    /// "greedy", or "t" and the temperature in thousandths.
+    /// "greedy", or "t" and the temperature in thousandths, with top-k and top-p behind it ("t600-k20-p950").
     pub(crate) sampling: Option<Vec<String>>,
     /// Thinking switches.
     pub(crate) thinking: Option<Vec<Switch>>,

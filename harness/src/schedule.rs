@@ -394,12 +394,12 @@ mod tests {
             points: vec![(1, 100), (2, 200)],
             drafting: vec![
                 drafting("a", SamplingKey::Greedy, 300),
-                drafting("a", SamplingKey::Temperature(1000), 800),
+                drafting("a", SamplingKey::at(1000), 800),
             ],
         };
         let ns = |arm, key| 1e9 / table.step_cost(arm, key).unwrap().steps_per_sec(2);
         assert!((ns("a", SamplingKey::Greedy) - 500.0).abs() < 1e-6);
-        assert!((ns("a", SamplingKey::Temperature(1000)) - 1000.0).abs() < 1e-6);
+        assert!((ns("a", SamplingKey::at(1000)) - 1000.0).abs() < 1e-6);
         assert!(table.step_cost("b", SamplingKey::Greedy).is_err());
     }
 

@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn sampled_text_is_equal_in_law_only() {
         let mut rec = record("dflash", "a", answer(&[(2, 3)]));
-        rec.cell.sampling = SamplingKey::Temperature(1000);
+        rec.cell.sampling = SamplingKey::at(1000);
         let got = cells(std::slice::from_ref(&rec));
         assert_eq!(got[&rec.cell].equality, Equality::Law);
     }

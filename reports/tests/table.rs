@@ -158,7 +158,7 @@ fn text_that_differs_is_shouted_and_sampled_text_is_called_law() {
     assert!(text.contains("DIFFERS 1/2"), "{text}");
     assert!(text.contains("DIFFERS 2/4"), "{text}");
     for rec in &mut records {
-        rec.cell.sampling = SamplingKey::Temperature(1000);
+        rec.cell.sampling = SamplingKey::at(1000);
     }
     let text = render(&records, &layout());
     assert!(!text.contains("DIFFERS"), "{text}");

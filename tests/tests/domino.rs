@@ -464,9 +464,7 @@ fn proposal(arm: &str, sampling: Sampling) -> Proposal {
     proposals.remove(0)
 }
 
-const T1: Sampling = Sampling::Sampled {
-    temperature_milli: 1000,
-};
+const T1: Sampling = Sampling::at(1000);
 
 #[test]
 fn drafts_are_argmax_unless_sampled_ones_are_asked_for() {

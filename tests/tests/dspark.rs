@@ -25,9 +25,7 @@ const SUM_TOLERANCE: f64 = 1e-3;
 const RANK: usize = 4;
 const GAMMA: usize = 4;
 const HEADS: [&str; 3] = ["vanilla", "gated", "rnn"];
-const SAMPLED: Sampling = Sampling::Sampled {
-    temperature_milli: 700,
-};
+const SAMPLED: Sampling = Sampling::at(700);
 
 fn near(got: f32, want: f32) {
     assert!((got - want).abs() < TOLERANCE, "got {got}, want {want}");

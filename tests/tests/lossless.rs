@@ -345,9 +345,7 @@ fn drafts_are_accepted_now_and_then() {
     }
 }
 
-const SAMPLED: Sampling = Sampling::Sampled {
-    temperature_milli: 800,
-};
+const SAMPLED: Sampling = Sampling::at(800);
 
 #[test]
 fn sampled_text_does_not_depend_on_the_batch() {
@@ -376,9 +374,7 @@ fn sampled_text_does_not_depend_on_the_batch() {
 
 /// Tokens looked at: the prefill token and two of the loop's.
 const N_SEEN: u32 = 3;
-const PEAKED: Sampling = Sampling::Sampled {
-    temperature_milli: 400,
-};
+const PEAKED: Sampling = Sampling::at(400);
 
 /// Probability of every run of [`N_SEEN`] tokens after a prompt, from plain forwards of the target.
 fn exact_runs(prompt: &[TokenId]) -> Vec<f64> {

@@ -151,7 +151,7 @@ fn decode_chunk(
         slots: config.slots,
         sampling: match config.sampled_temperature_milli {
             None => Sampling::Greedy,
-            Some(temperature_milli) => Sampling::Sampled { temperature_milli },
+            Some(temperature_milli) => Sampling::at(temperature_milli),
         },
         seed: config.corpus.seed,
         cost: StepCost::flat(),

@@ -8,9 +8,7 @@ use decode::{
     Slot, StepCost, TokenIo, VerifyAll, decode,
 };
 
-pub(crate) const SAMPLED: Sampling = Sampling::Sampled {
-    temperature_milli: 1000,
-};
+pub(crate) const SAMPLED: Sampling = Sampling::at(1000);
 
 /// Proposes nothing: the loop is vanilla.
 pub(crate) struct NoDraft;

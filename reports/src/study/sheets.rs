@@ -185,7 +185,7 @@ pub(crate) fn sheets(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Sheet> {
             "sampled",
             "Temperature 1, one sequence: tau of every arm",
             pools,
-            SamplingKey::Temperature(1000),
+            SamplingKey::at(1000),
         )),
         cover.as_ref().map(Coverage::by_slot),
         Some(pairings(

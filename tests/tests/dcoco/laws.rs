@@ -19,9 +19,7 @@ const GAMMA: usize = 3;
 const K: usize = 3;
 /// Width of the toy's states.
 const WIDTH: usize = 2;
-const SAMPLED: Sampling = Sampling::Sampled {
-    temperature_milli: 1000,
-};
+const SAMPLED: Sampling = Sampling::at(1000);
 const N_GENERATIONS: u64 = 60_000;
 /// As in the toy's own law test: seeds are fixed, so a pass stays a pass, and the bent law below lands under 1e-30.
 const P_MIN: f64 = 1e-3;

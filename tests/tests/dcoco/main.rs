@@ -160,9 +160,7 @@ fn texts(generations: &[Generation]) -> Vec<&[TokenId]> {
     generations.iter().map(|g| g.tokens.as_slice()).collect()
 }
 
-const SAMPLED: Sampling = Sampling::Sampled {
-    temperature_milli: 700,
-};
+const SAMPLED: Sampling = Sampling::at(700);
 
 #[test]
 fn greedy_text_is_vanillas_at_every_concurrency() {

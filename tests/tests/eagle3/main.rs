@@ -268,12 +268,7 @@ fn mask(parents: &[u32]) -> Vec<String> {
 
 #[test]
 fn the_tree_matches_the_reference() {
-    for sampling in [
-        Sampling::Greedy,
-        Sampling::Sampled {
-            temperature_milli: 300,
-        },
-    ] {
+    for sampling in [Sampling::Greedy, Sampling::at(300)] {
         let mut drafter = reference(Drafting::Tree {
             width: 2,
             steps: 2,
@@ -474,9 +469,7 @@ fn a_context_that_does_not_end_at_the_anchor_is_refused() {
 
 #[test]
 fn a_draft_law_has_its_mass_on_the_draft_vocabulary() {
-    let sampling = Sampling::Sampled {
-        temperature_milli: 700,
-    };
+    let sampling = Sampling::at(700);
     let mut drafter = reference(CHAIN);
     let proposal = propose(&mut drafter, sampling);
     let decode::DraftLaw::TopK { ids, probs } = proposal.law else {
