@@ -116,6 +116,10 @@ pub(crate) struct SelectArgs {
     /// Sequences decoded at once, 1 to 64
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) concurrency: Vec<u32>,
+    /// When requests come: closed (the next when a slot is free), or in open loop poisson- and requests a second in
+    /// thousandths (poisson-2500), with --concurrency as the most at once
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    pub(crate) arrivals: Vec<String>,
     /// At most N prompts of each suite
     #[arg(long, value_name = "N")]
     pub(crate) prompts: Option<u32>,
@@ -162,7 +166,7 @@ pub(crate) struct DirArgs {
 }
 
 /// Flags that choose what is run; a stored plan has chosen already. `--data-dir` says only where the chosen lies.
-const CHOOSING: [&str; 15] = [
+const CHOOSING: [&str; 16] = [
     "targets",
     "preset",
     "matrix",
@@ -173,6 +177,7 @@ const CHOOSING: [&str; 15] = [
     "sampling",
     "thinking",
     "concurrency",
+    "arrivals",
     "prompts",
     "samples",
     "max_new",
@@ -226,6 +231,10 @@ pub(crate) struct MergeArgs {
     /// Merge although groups of the plan are missing
     #[arg(long)]
     pub(crate) partial: bool,
+    /// Runs that measured the same group are repeats: each is a process of its own, and its passes follow those of the
+    /// run before it
+    #[arg(long)]
+    pub(crate) repeats: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Result;
-use reports::{Cell, Layout, Outcome, Record};
+use reports::{ArrivalKey, Cell, Layout, Outcome, Record};
 
 use crate::arms::{ArmPlan, TargetPlan};
 use crate::engine;
@@ -87,19 +87,21 @@ pub(crate) fn study_text(plan: &Plan, run: &Path) -> Result<String> {
 
 /// What a reader of a run's table should know besides its definitions.
 pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
-    let most = plan.groups.iter().map(|g| g.setting.concurrency).max();
-    let mut remarks = warm_up(most.unwrap_or(1));
+    let settings = plan.groups.iter().map(|g| g.setting);
+    let mut remarks = warm_up(settings.map(|s| (s.concurrency, s.arrivals)));
     remarks.extend(plan.targets.iter().filter_map(TargetPlan::weights));
     remarks
 }
 
-/// How answers were timed, up to this concurrency.
-pub(crate) fn warm_up(concurrency: u32) -> Vec<String> {
-    let warm_up =
-        "Before each block of cells every method decodes one short batch unmeasured (warm-up).";
-    let mut remarks = vec![warm_up.to_owned()];
-    if engine::passes(concurrency) > 1 {
-        let twice = "At concurrency above 1 every batch is answered twice, with the methods in both orders.";
+/// How answers were timed, at these concurrencies and arrivals.
+pub(crate) fn warm_up(mut settings: impl Iterator<Item = (u32, ArrivalKey)>) -> Vec<String> {
+    let warm_up = [
+        "Before each block of cells every method decodes, unmeasured, a prompt of each class of length, 1, 2, 4 .. sequences",
+        "  at once, and short batches until the median steps of three agree within 3 %, or ten batches (warm-up).",
+    ];
+    let mut remarks = warm_up.map(str::to_owned).to_vec();
+    if settings.any(|(concurrency, arrivals)| engine::passes(concurrency, arrivals) > 1) {
+        let twice = "At concurrency above 1 and in open loop every batch is answered twice, with the methods in both orders.";
         remarks.push(twice.to_owned());
     }
     remarks

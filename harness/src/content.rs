@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use models::Source;
 use rayon::prelude::*;
-use reports::{Cell, SamplingKey, Thinking};
+use reports::{ArrivalKey, Cell, SamplingKey, Thinking};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,6 +34,9 @@ pub(crate) struct Content {
     pub(crate) thinking: Thinking,
     /// Sequences at once.
     pub(crate) concurrency: u32,
+    /// When requests come.
+    #[serde(default, skip_serializing_if = "ArrivalKey::is_closed")]
+    pub(crate) arrivals: ArrivalKey,
     /// Arms in column order, those that are skipped included.
     pub(crate) methods: Vec<String>,
     /// Prompts taken from the suite.
@@ -71,16 +74,21 @@ impl Content {
             sampling: self.sampling,
             thinking: self.thinking,
             concurrency: self.concurrency,
+            arrivals: self.arrivals,
             method: method.to_owned(),
         }
     }
 
     /// How errors name the group.
     pub(crate) fn title(&self) -> String {
-        format!(
+        let title = format!(
             "{} / {} / {} / thinking {} / concurrency {}",
             self.target, self.suite, self.sampling, self.thinking, self.concurrency
-        )
+        );
+        match self.arrivals {
+            ArrivalKey::Closed => title,
+            open => format!("{title} / {open}"),
+        }
     }
 
     /// Tokens that it decodes at most.
@@ -88,7 +96,7 @@ impl Content {
         let absent = self.drafters_sha256.values().filter(|d| d.is_none());
         let n_arms = self.methods.len() - absent.count();
         let n_answers = self.turns as u64 * u64::from(self.samples) * n_arms as u64;
-        n_answers * u64::from(passes(self.concurrency)) * self.max_new as u64
+        n_answers * u64::from(passes(self.concurrency, self.arrivals)) * self.max_new as u64
     }
 
     /// What is different now, key by key.
@@ -157,6 +165,7 @@ impl Hashes {
             sampling: group.setting.sampling,
             thinking: group.setting.thinking,
             concurrency: group.setting.concurrency,
+            arrivals: group.setting.arrivals,
             methods: group.arms.iter().map(key).collect(),
             prompts: plan.library.prompts(group.suite).len(),
             turns: plan.library.n_turns(group.suite),

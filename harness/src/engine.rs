@@ -7,14 +7,14 @@ use decode::{
     Drafter, Generation, Parts, Request, RequestId, Sampling, Settings, StepCost, Target,
 };
 use reports::{
-    Answer, Cell, Ended, Grams, Outcome, PromptKey, Record, Rounds, SCHEMA, SamplingKey,
+    Answer, ArrivalKey, Cell, Ended, Grams, Outcome, PromptKey, Record, Rounds, SCHEMA,
+    SamplingKey, Startup,
 };
 
-use crate::measure::{Times, stopwatch};
+use crate::arrivals::{self, Timetable};
+use crate::measure::{Times, stopwatch_from};
 use crate::schedule::{CostTable, Schedule};
-
-/// Tokens of a warm-up answer.
-const WARM_UP_TOKENS: usize = 16;
+use crate::warm_up::{self, COVER_TOKENS, SETTLE_TOKENS, Settling};
 
 /// A method ready to draft.
 pub(crate) struct Arm {
@@ -130,15 +130,19 @@ pub(crate) enum Measured {
 }
 
 /// How often [`measure`] answers each prompt: batches run twice, so that arms can be taken in both orders.
-pub(crate) fn passes(concurrency: u32) -> u32 {
-    if concurrency == 1 { 1 } else { 2 }
+pub(crate) fn passes(concurrency: u32, arrivals: ArrivalKey) -> u32 {
+    if concurrency == 1 && arrivals.is_closed() {
+        1
+    } else {
+        2
+    }
 }
 
 /// Decodes every prompt with every arm and hands over the records.
 ///
-/// At concurrency 1 arms alternate prompt by prompt, at higher concurrency batch by batch, each time in the reverse
-/// of the order before (A B, B A), so that a machine that becomes slower favours nobody. Before that each arm
-/// answers one batch unmeasured. An arm that errs is out for this job; its record says why.
+/// At concurrency 1 arms alternate prompt by prompt, at higher concurrency and in open loop batch by batch, each time
+/// in the reverse of the order before (A B, B A), so that a machine that becomes slower favours nobody. Before that each
+/// arm is warmed up unmeasured, and a record tells what that took. An arm that errs is out for this job; its record says why.
 ///
 /// # Errors
 /// Those of the sink.
@@ -148,9 +152,11 @@ pub(crate) fn measure(
     job: &Job<'_>,
     sink: &mut dyn Sink,
 ) -> Result<Measured> {
-    let slots = job.cell.concurrency as usize;
-    let batch_len = if slots == 1 { 1 } else { job.asks.len().max(1) };
-    let passes = 0..passes(job.cell.concurrency);
+    let batch_len = match job.cell.is_batched() {
+        true => job.asks.len().max(1),
+        false => 1,
+    };
+    let passes = 0..passes(job.cell.concurrency, job.cell.arrivals);
     let batches: Vec<(u32, &[Ask])> = passes
         .flat_map(|pass| job.asks.chunks(batch_len).map(move |batch| (pass, batch)))
         .collect();
@@ -163,7 +169,6 @@ pub(crate) fn measure(
         out: arms.iter().map(|a| job.lost.contains(&a.method)).collect(),
         sink,
     };
-    let first = &job.asks[..slots.min(job.asks.len())];
     for (arm_idx, arm) in arms.iter_mut().enumerate() {
         if bench.sink.is_stopped() {
             return Ok(Measured::Stopped);
@@ -171,9 +176,12 @@ pub(crate) fn measure(
         if bench.out[arm_idx] {
             continue;
         }
-        let warm = bench.decode(arm, first, job.max_new.min(WARM_UP_TOKENS));
-        if let Err(err) = warm {
-            bench.fail(arm_idx, arm, None, &err)?;
+        match bench.warm_up(arm) {
+            Ok(startup) => {
+                let record = bench.record(arm, None, Outcome::Started(startup));
+                bench.sink.take(record, &[])?;
+            }
+            Err(err) => bench.fail(arm_idx, arm, None, &err)?,
         }
     }
     for (batch_idx, (pass, batch)) in batches.into_iter().enumerate().skip(job.n_done) {
@@ -215,6 +223,44 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Covers the shapes of the cell, then repeats a batch until its steps take equally long.
+    fn warm_up(&mut self, arm: &mut Arm) -> decode::Result<Startup> {
+        let asks = self.job.asks;
+        let slots = self.job.cell.concurrency as usize;
+        let began = Instant::now();
+        for batch in warm_up::shapes(asks, slots) {
+            self.decode(arm, &batch, self.job.max_new.min(COVER_TOKENS), None)?;
+        }
+        let cover_ns = nanos_since(began);
+        let began = Instant::now();
+        let mut settling = Settling::default();
+        let batch = warm_up::repeated(asks, slots);
+        while !settling.is_over() && !self.sink.is_stopped() {
+            let max_new = self.job.max_new.min(SETTLE_TOKENS);
+            let answers = self.decode(arm, &batch, max_new, None)?;
+            settling.add(answers.each.iter().map(|(_, times)| times));
+        }
+        Ok(Startup {
+            cover_ns,
+            settle_ns: nanos_since(began),
+            settled: settling.is_settled(),
+            step_ns: settling.into_medians(),
+        })
+    }
+
+    /// When the requests of one pass and turn come; nothing in closed loop.
+    fn timetable(&self, asks: &[Ask], pass: u32) -> Option<Vec<u64>> {
+        let per_sec = self.job.cell.arrivals.per_sec()?;
+        let turn = asks.first().map_or(0, |ask| ask.prompt.turn);
+        let stream = u64::from(pass) << 32 | u64::from(turn);
+        Some(arrivals::poisson(
+            asks.len(),
+            per_sec,
+            self.job.seed,
+            stream,
+        ))
+    }
+
     /// Answers the first turn of every prompt, then the second of those that have one, and so on.
     fn batch(&mut self, arm_idx: usize, arm: &mut Arm, asks: &[Ask], pass: u32) -> Result<()> {
         let mut later = self.turn(arm_idx, arm, asks, pass)?;
@@ -230,7 +276,9 @@ impl Bench<'_> {
         if self.out[arm_idx] {
             return Ok(later);
         }
-        let answers = match self.decode(arm, asks, self.job.max_new) {
+        let due_ns = self.timetable(asks, pass);
+        let each: Vec<&Ask> = asks.iter().collect();
+        let answers = match self.decode(arm, &each, self.job.max_new, due_ns.as_deref()) {
             Ok(answers) => answers,
             Err(err) => {
                 let prompt = asks.first().filter(|_| asks.len() == 1);
@@ -276,7 +324,14 @@ impl Bench<'_> {
         }
     }
 
-    fn decode(&mut self, arm: &mut Arm, asks: &[Ask], max_new: usize) -> decode::Result<Answers> {
+    /// Answers some prompts, all at once or each when it is due.
+    fn decode(
+        &mut self,
+        arm: &mut Arm,
+        asks: &[&Ask],
+        max_new: usize,
+        due_ns: Option<&[u64]>,
+    ) -> decode::Result<Answers> {
         let requests = asks
             .iter()
             .map(|ask| Request {
@@ -291,7 +346,8 @@ impl Bench<'_> {
             seed: self.job.seed,
             cost: self.step_cost(arm)?,
         };
-        let mut watch = stopwatch();
+        let began = Instant::now();
+        let mut watch = stopwatch_from(began);
         let mut scheduler = arm.schedule.scheduler();
         let parts = Parts {
             target: &mut *self.target,
@@ -299,11 +355,21 @@ impl Bench<'_> {
             scheduler: &mut *scheduler,
             probe: &mut watch,
         };
-        let began = Instant::now();
-        let done = decode::decode(parts, requests, &settings)?;
-        let batch_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let done = match due_ns {
+            None => decode::decode(parts, requests, &settings)?,
+            Some(due_ns) => {
+                let mut timetable = Timetable {
+                    origin: began,
+                    due_ns,
+                };
+                decode::decode_arriving(parts, requests, &settings, &mut timetable)?
+            }
+        };
+        let batch_ns = nanos_since(began);
         let with_times = |generation: Generation| {
-            let times = watch.times(generation.id);
+            let mut times = watch.times(generation.id);
+            let nth = asks.iter().position(|ask| ask.id == generation.id);
+            times.timeline.arrived_ns = nth.and_then(|nth| due_ns?.get(nth).copied());
             (generation, times)
         };
         Ok(Answers {
@@ -359,6 +425,10 @@ pub(crate) fn sampling(key: SamplingKey) -> Sampling {
             top_p_milli,
         },
     }
+}
+
+fn nanos_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What is recorded of an answer.

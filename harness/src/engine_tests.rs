@@ -3,7 +3,7 @@
 use anyhow::Result;
 use decode::toy::{Oracle, ToyTarget, Wrong};
 use decode::{Anchor, Committed, Drafter, LayerId, Probe, Proposal, Sampling, Slot, TokenIo};
-use reports::{Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
+use reports::{ArrivalKey, Cell, Equality, Outcome, PromptKey, Record, SamplingKey, Thinking};
 
 use crate::engine::{Arm, Ask, Job, Next, Sink, Talk, Tokens, measure};
 use crate::equality::Ledger;
@@ -16,6 +16,7 @@ const SLOTS: usize = 4;
 #[derive(Default)]
 struct Kept {
     records: Vec<Record>,
+    startups: Vec<Record>,
     ledger: Ledger,
 }
 
@@ -24,7 +25,10 @@ impl Sink for Kept {
         if let Some(prompt) = &record.prompt {
             self.ledger.add(&record.cell, prompt, tokens);
         }
-        self.records.push(record);
+        match record.outcome {
+            Outcome::Started(_) => self.startups.push(record),
+            _ => self.records.push(record),
+        }
         Ok(())
     }
 }
@@ -40,9 +44,19 @@ impl Kept {
     }
 }
 
-/// Proposes what `like` does until it is asked for the n-th time, then errs.
+/// Proposes nothing, and errs over a prompt that begins with a token.
 struct Breaks {
-    after: usize,
+    at: Option<u32>,
+    is_broken: bool,
+}
+
+impl Breaks {
+    fn at(token: Option<u32>) -> Box<Self> {
+        Box::new(Self {
+            at: token,
+            is_broken: false,
+        })
+    }
 }
 
 impl Drafter for Breaks {
@@ -52,7 +66,8 @@ impl Drafter for Breaks {
     fn max_draft(&self) -> usize {
         1
     }
-    fn start(&mut self, _prompt: Committed<'_>) -> decode::Result<()> {
+    fn start(&mut self, prompt: Committed<'_>) -> decode::Result<()> {
+        self.is_broken = self.at == Some(prompt.fed[0]);
         Ok(())
     }
     fn propose(
@@ -62,10 +77,9 @@ impl Drafter for Breaks {
         _sampling: Sampling,
         _probe: &mut dyn Probe,
     ) -> decode::Result<Vec<Proposal>> {
-        if self.after == 0 {
+        if self.is_broken {
             return Err(decode::Error::Model("the drafter broke".into()));
         }
-        self.after -= 1;
         Ok(rows.iter().map(|_| Proposal::none()).collect())
     }
     fn commit(&mut self, _rows: Vec<Committed<'_>>) -> decode::Result<()> {
@@ -91,7 +105,7 @@ fn vanilla() -> Arm {
     Arm {
         method: "vanilla".into(),
         schedule: Schedule::All,
-        drafter: Box::new(Breaks { after: usize::MAX }),
+        drafter: Breaks::at(None),
     }
 }
 
@@ -101,6 +115,15 @@ fn oracle(method: &str, wrong: Wrong) -> Arm {
         schedule: Schedule::All,
         drafter: Box::new(Oracle::new(3, wrong, SLOTS)),
     }
+}
+
+/// Prompts of these lengths.
+pub(crate) fn asks_of(lengths: &[usize]) -> Vec<Ask> {
+    let ask = |(i, len): (usize, &usize)| Ask {
+        tokens: vec![1; *len],
+        ..asks(i as u32 + 1).remove(i)
+    };
+    lengths.iter().enumerate().map(ask).collect()
 }
 
 fn asks(n: u32) -> Vec<Ask> {
@@ -126,6 +149,7 @@ fn asks(n: u32) -> Vec<Ask> {
 struct Case {
     sampling: SamplingKey,
     concurrency: u32,
+    arrivals: ArrivalKey,
     n_prompts: u32,
     n_done: usize,
 }
@@ -133,6 +157,7 @@ struct Case {
 const GREEDY: Case = Case {
     sampling: SamplingKey::Greedy,
     concurrency: 1,
+    arrivals: ArrivalKey::Closed,
     n_prompts: 3,
     n_done: 0,
 };
@@ -152,6 +177,7 @@ fn ran_on(case: &Case, arms: &mut [Arm], talk: &dyn Talk) -> Kept {
             sampling: case.sampling,
             thinking: Thinking::Off,
             concurrency: case.concurrency,
+            arrivals: case.arrivals,
             method: String::new(),
         },
         asks: &asks,
@@ -319,8 +345,8 @@ fn an_arm_that_errs_is_recorded_and_the_others_go_on() {
         Arm {
             method: "broken".into(),
             schedule: Schedule::All,
-            // Warm-up takes 12 rounds, the first prompt too.
-            drafter: Box::new(Breaks { after: 30 }),
+            // Warm-up takes prompts 0 and 2.
+            drafter: Breaks::at(Some(1)),
         },
         oracle("dflash", Wrong::Never),
     ];
@@ -347,7 +373,7 @@ fn an_arm_that_errs_while_warming_up_gets_one_record_for_the_cell() {
         Arm {
             method: "broken".into(),
             schedule: Schedule::All,
-            drafter: Box::new(Breaks { after: 0 }),
+            drafter: Breaks::at(Some(0)),
         },
     ];
     let kept = ran(&GREEDY, &mut arms);
@@ -361,7 +387,7 @@ fn sampled_text_does_not_depend_on_the_batch_around_it() {
             sampling: SamplingKey::at(1000),
             concurrency,
             n_prompts: 6,
-            n_done: 0,
+            ..GREEDY
         };
         let kept = ran(&case, &mut [vanilla()]);
         let mut answers: Vec<_> = kept
@@ -397,4 +423,75 @@ fn batches_that_are_done_are_left_out_and_the_rest_is_as_it_would_have_been() {
             assert_eq!(order(n_done), whole[n_done * batch_len..], "{n_done} done");
         }
     }
+}
+
+#[test]
+fn every_arm_is_warmed_up_once_and_a_record_tells_what_that_took() {
+    let case = Case {
+        concurrency: 3,
+        ..GREEDY
+    };
+    let mut arms = [vanilla(), oracle("dflash", Wrong::Never)];
+    let kept = ran(&case, &mut arms);
+    let methods: Vec<&str> = kept
+        .startups
+        .iter()
+        .map(|r| r.cell.method.as_str())
+        .collect();
+    assert_eq!(methods, ["vanilla", "dflash"]);
+    for record in &kept.startups {
+        let Outcome::Started(startup) = &record.outcome else {
+            panic!("{record:?}");
+        };
+        assert!(record.prompt.is_none() && record.fault().is_none());
+        assert!(startup.cover_ns > 0 && startup.settle_ns > 0);
+        assert!((3..=10).contains(&startup.step_ns.len()), "{startup:?}");
+        assert!(startup.settled || startup.step_ns.len() == 10);
+    }
+}
+
+#[test]
+fn in_open_loop_every_arm_meets_the_same_arrivals_and_gives_the_same_text() {
+    let case = Case {
+        concurrency: 2,
+        // A thousandth of a second apart on average.
+        arrivals: "poisson-1000000".parse().unwrap(),
+        n_prompts: 7,
+        ..GREEDY
+    };
+    let mut arms = [vanilla(), oracle("dflash", Wrong::Never)];
+    let kept = ran(&case, &mut arms);
+    let times = |method: &str, pass: u32| -> Vec<(String, u64)> {
+        let its = kept.records.iter().filter(|r| r.cell.method == method);
+        let mut times: Vec<_> = its
+            .filter_map(|r| match (&r.outcome, &r.prompt) {
+                (Outcome::Ok(a), Some(p)) if p.pass == pass => {
+                    Some((p.id.clone(), a.timeline.arrived_ns?))
+                }
+                _ => None,
+            })
+            .collect();
+        times.sort();
+        times
+    };
+    assert_eq!(times("vanilla", 0).len(), 7);
+    assert!(times("vanilla", 0).is_sorted_by_key(|t| t.1));
+    assert_eq!(times("vanilla", 0), times("dflash", 0));
+    assert_eq!(times("vanilla", 1), times("dflash", 1));
+    assert_ne!(times("vanilla", 0), times("vanilla", 1));
+    assert!(kept.records.iter().all(|r| r.fault().is_none()));
+    let stats = reports::cells(&kept.records);
+    for (cell, stat) in &stats {
+        // The last request of a pass comes at its time, so no method is faster than requests are.
+        let last_ns = (0..2)
+            .map(|pass| times(&cell.method, pass)[6].1)
+            .sum::<u64>();
+        let rate = stat.latency.answers_per_sec.unwrap();
+        assert!(
+            rate > 0.0 && rate <= 14e9 / last_ns as f64,
+            "{cell}: {rate}"
+        );
+        assert!(stat.speedup.is_some() && stat.throughput.is_none());
+    }
+    assert_eq!(kept.ledger.differences(), []);
 }

@@ -153,6 +153,7 @@ mod tests {
             sampling: SamplingKey::Greedy,
             thinking: Thinking::Off,
             concurrency,
+            arrivals: reports::ArrivalKey::Closed,
             method: method.into(),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr as _;
 
 use anyhow::{Context as _, Result, bail};
-use reports::{Cell, SamplingKey, Thinking};
+use reports::{ArrivalKey, Cell, SamplingKey, Thinking};
 
 use crate::arms::{ArmPlan, TargetPlan};
 use crate::data::{self, Library};
@@ -23,7 +23,7 @@ const MAX_CONCURRENCY: u32 = 64;
 pub(crate) struct Group {
     /// Index into the plan's targets.
     pub(crate) target: usize,
-    /// Sampling, thinking, concurrency.
+    /// Sampling, thinking, concurrency, arrivals.
     pub(crate) setting: Setting,
     /// The suite.
     pub(crate) suite: &'static str,
@@ -53,6 +53,8 @@ pub(crate) struct Setting {
     pub(crate) thinking: Thinking,
     /// Sequences at once.
     pub(crate) concurrency: u32,
+    /// When requests come.
+    pub(crate) arrivals: ArrivalKey,
 }
 
 impl fmt::Display for Setting {
@@ -61,7 +63,11 @@ impl fmt::Display for Setting {
             f,
             "{}, thinking {}, concurrency {}",
             self.sampling, self.thinking, self.concurrency
-        )
+        )?;
+        match self.arrivals {
+            ArrivalKey::Closed => Ok(()),
+            open => write!(f, ", {open}"),
+        }
     }
 }
 
@@ -80,7 +86,8 @@ impl Group {
     pub(crate) fn n_answers(&self, targets: &[TargetPlan], n_turns: usize) -> u64 {
         let drafters = &targets[self.target].drafters;
         let ready = self.arms.iter().filter(|a| drafters[**a].is_ready());
-        let times = u64::from(self.samples) * u64::from(passes(self.setting.concurrency));
+        let times = u64::from(self.samples)
+            * u64::from(passes(self.setting.concurrency, self.setting.arrivals));
         (n_turns * ready.count()) as u64 * times
     }
 }
@@ -92,6 +99,7 @@ fn cell(target: &str, suite: &str, setting: Setting, method: &str) -> Cell {
         sampling: setting.sampling,
         thinking: setting.thinking,
         concurrency: setting.concurrency,
+        arrivals: setting.arrivals,
         method: method.to_owned(),
     }
 }
@@ -235,7 +243,8 @@ impl Wish {
             && exclude
                 .concurrency
                 .as_ref()
-                .is_none_or(|c| c.contains(&concurrency));
+                .is_none_or(|c| c.contains(&concurrency))
+            && names(&exclude.arrivals, &self.setting.arrivals.to_string());
         if !is_meant {
             return true;
         }
@@ -265,6 +274,10 @@ fn settings(block: &Block) -> Result<Vec<Setting>> {
             thinking.push(switch);
         }
     }
+    let arrivals = unique(&block.arrivals)
+        .into_iter()
+        .map(|key| ArrivalKey::from_str(key).context("--arrivals"))
+        .collect::<Result<Vec<_>>>()?;
     let mut concurrency = block.concurrency.clone();
     concurrency.sort_unstable();
     concurrency.dedup();
@@ -277,11 +290,14 @@ fn settings(block: &Block) -> Result<Vec<Setting>> {
     let mut out = Vec::new();
     for sampling in sampling {
         for thinking in &thinking {
-            out.extend(concurrency.iter().map(|concurrency| Setting {
-                sampling,
-                thinking: *thinking,
-                concurrency: *concurrency,
-            }));
+            for concurrency in &concurrency {
+                out.extend(arrivals.iter().map(|arrivals| Setting {
+                    sampling,
+                    thinking: *thinking,
+                    concurrency: *concurrency,
+                    arrivals: *arrivals,
+                }));
+            }
         }
     }
     Ok(out)

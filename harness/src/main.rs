@@ -1,6 +1,7 @@
 //! The `draftbench` command.
 
 mod arms;
+mod arrivals;
 mod assets;
 mod calibrate;
 mod cli;
@@ -43,6 +44,7 @@ mod stage;
 mod start;
 mod study;
 mod train;
+mod warm_up;
 
 use std::process::ExitCode;
 

@@ -32,6 +32,9 @@ pub(crate) struct MatrixFile {
     pub(crate) thinking: Option<Vec<Switch>>,
     /// Sequences decoded at once, 1 to 64, of blocks that name none; default: 1.
     pub(crate) concurrency: Option<Vec<u32>>,
+    /// When requests come, of blocks that name none: "closed", or in open loop "poisson-" and requests a second in
+    /// thousandths ("poisson-2500"); default: closed.
+    pub(crate) arrivals: Option<Vec<String>>,
     /// Answers to each prompt where decoding is greedy, to fill a batch; where tokens are sampled, times `samples`.
     pub(crate) repeat: Option<u32>,
     /// At most so many prompts of each suite; default: as many as a set says, and all of other suites.
@@ -73,6 +76,8 @@ pub(crate) struct BlockFile {
     pub(crate) thinking: Option<Vec<Switch>>,
     /// Sequences decoded at once, 1 to 64.
     pub(crate) concurrency: Option<Vec<u32>>,
+    /// "closed", or "poisson-" and requests a second in thousandths.
+    pub(crate) arrivals: Option<Vec<String>>,
     /// Answers to each prompt where decoding is greedy; where tokens are sampled, times `samples`.
     pub(crate) repeat: Option<u32>,
 }
@@ -99,6 +104,9 @@ pub(crate) struct Exclude {
     /// Numbers of sequences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) concurrency: Option<Vec<u32>>,
+    /// Arrival keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) arrivals: Option<Vec<String>>,
     /// The reason, shown by `plan`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
@@ -180,8 +188,16 @@ pub(crate) struct Block {
     pub(crate) thinking: Vec<Switch>,
     /// Sequences at once.
     pub(crate) concurrency: Vec<u32>,
+    /// As `--arrivals` takes it.
+    #[serde(default = "closed")]
+    pub(crate) arrivals: Vec<String>,
     /// Answers to each prompt where decoding is greedy.
     pub(crate) repeat: u32,
+}
+
+/// What plans that were stored before there was an open loop mean.
+fn closed() -> Vec<String> {
+    vec!["closed".into()]
 }
 
 /// Reads a matrix; `place` is how errors name the text.
@@ -243,6 +259,7 @@ impl MatrixFile {
             sampling: self.sampling.or(base.sampling),
             thinking: self.thinking.or(base.thinking),
             concurrency: self.concurrency.or(base.concurrency),
+            arrivals: self.arrivals.or(base.arrivals),
             repeat: self.repeat.or(base.repeat),
             prompts: self.prompts.or(base.prompts),
             subset: self.subset.or(base.subset),
@@ -265,6 +282,7 @@ impl MatrixFile {
             sampling: self.sampling.clone(),
             thinking: self.thinking.clone(),
             concurrency: self.concurrency.clone(),
+            arrivals: self.arrivals.clone(),
             repeat: self.repeat,
         }
     }
@@ -323,6 +341,7 @@ impl BlockFile {
         drop_if(&mut self.sampling, &axes.sampling);
         drop_if(&mut self.thinking, &axes.thinking);
         drop_if(&mut self.concurrency, &axes.concurrency);
+        drop_if(&mut self.arrivals, &axes.arrivals);
         drop_if(&mut self.repeat, &axes.repeat);
     }
 
@@ -345,6 +364,7 @@ impl BlockFile {
                 .concurrency
                 .or_else(|| top.concurrency.clone())
                 .unwrap_or_else(|| vec![1]),
+            arrivals: own(self.arrivals, &top.arrivals).unwrap_or_else(closed),
             repeat: self.repeat.or(top.repeat).unwrap_or(1),
         };
         for (name, is_empty) in [
@@ -354,6 +374,7 @@ impl BlockFile {
             ("sampling", block.sampling.is_empty()),
             ("thinking", block.thinking.is_empty()),
             ("concurrency", block.concurrency.is_empty()),
+            ("arrivals", block.arrivals.is_empty()),
         ] {
             ensure!(
                 !is_empty,
@@ -373,7 +394,7 @@ impl Exclude {
         };
         ensure!(
             *self != unbound,
-            "{place}: an [[exclude]] without a list would leave everything out; name targets, methods, suites, sampling, thinking or concurrency"
+            "{place}: an [[exclude]] without a list would leave everything out; name targets, methods, suites, sampling, thinking, concurrency or arrivals"
         );
         let names_vanilla = self.methods.iter().flatten().any(|m| m == "vanilla");
         ensure!(

@@ -55,9 +55,13 @@ pub(crate) struct Stopwatch<C> {
     done: BTreeMap<RequestId, Times>,
 }
 
-/// A stopwatch that reads the machine's clock.
+/// A stopwatch that reads the machine's clock, from now on.
 pub(crate) fn stopwatch() -> Stopwatch<impl FnMut() -> u64> {
-    let origin = Instant::now();
+    stopwatch_from(Instant::now())
+}
+
+/// A stopwatch that counts from `origin`.
+pub(crate) fn stopwatch_from(origin: Instant) -> Stopwatch<impl FnMut() -> u64> {
     Stopwatch::new(move || u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -192,6 +196,7 @@ impl<C: FnMut() -> u64> Probe for Stopwatch<C> {
             prefill_ns: first_ns.saturating_sub(live.admitted_ns),
             decode_ns: now.saturating_sub(first_ns + live.stalled_ns),
             timeline: Timeline {
+                arrived_ns: None,
                 admitted_ns: live.admitted_ns,
                 first_ns,
                 step_ns: live.step_ns,

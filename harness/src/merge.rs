@@ -29,12 +29,16 @@ struct Part {
 /// Writes the merged run and prints its table.
 ///
 /// # Errors
-/// If a folder holds no run, the runs are of different plans, two hold different records of one answer, a group is
+/// If a folder holds no run, the runs are of different plans, two hold different records of one answer and are no repeats, a group is
 /// missing without `--partial`, or the folder cannot be written to.
 pub(crate) fn merge(args: &MergeArgs, caller: &Caller) -> Ending {
     folder::check(&args.out)?;
     let (file, parts) = read(&args.runs)?;
-    let mut groups = by_group(&file, &parts)?;
+    let twice = match args.repeats {
+        true => Twice::Repeats,
+        false => Twice::Refused,
+    };
+    let mut groups = by_group(&file, &parts, twice)?;
     let missing: Vec<usize> = (0..file.groups.len())
         .filter(|idx| !groups.contains_key(idx))
         .collect();
@@ -68,8 +72,8 @@ pub(crate) fn merge(args: &MergeArgs, caller: &Caller) -> Ending {
             machines.push(line);
         }
     }
-    let most = file.groups.iter().map(|g| g.content.concurrency).max();
-    let mut remarks = conclude::warm_up(most.unwrap_or(1));
+    let contents = file.groups.iter().map(|g| &g.content);
+    let mut remarks = conclude::warm_up(contents.map(|c| (c.concurrency, c.arrivals)));
     remarks.push(format!("merged from {} runs of one plan", parts.len()));
     let text = conclude::table(&file, &records, machines.join("; and "), remarks)?;
     let mut foot = String::new();
@@ -116,8 +120,17 @@ fn read(dirs: &[PathBuf]) -> Result<(PlanFile, Vec<Part>)> {
     Ok((file, parts))
 }
 
+/// What a group is that two runs have measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Twice {
+    /// A mistake.
+    Refused,
+    /// Two repeats, whose passes are numbered on.
+    Repeats,
+}
+
 /// Records by the group's place in the plan. A run named twice is taken once.
-fn by_group(file: &PlanFile, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Record>>> {
+fn by_group(file: &PlanFile, parts: &[Part], twice: Twice) -> Result<BTreeMap<usize, Vec<Record>>> {
     let mut out: BTreeMap<usize, (Vec<Record>, &Path)> = BTreeMap::new();
     let mut places: BTreeMap<Cell, usize> = BTreeMap::new();
     for (idx, group) in file.groups.iter().enumerate() {
@@ -136,12 +149,13 @@ fn by_group(file: &PlanFile, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Recor
             }
         }
         for (idx, records) in own {
-            match out.get(&idx) {
+            match out.get_mut(&idx) {
                 None => drop(out.insert(idx, (records, &part.dir))),
+                Some((others, _)) if twice == Twice::Repeats => add_repeat(others, records),
                 Some((others, dir)) => {
                     if let Some(differing) = difference(others, &records) {
                         bail!(
-                            "{} and {} hold different records of {differing}; they measured the same group twice, merge only one of them",
+                            "{} and {} hold different records of {differing}; they measured the same group twice: merge only one of them, or with --repeats",
                             dir.display(),
                             part.dir.display()
                         );
@@ -154,6 +168,24 @@ fn by_group(file: &PlanFile, parts: &[Part]) -> Result<BTreeMap<usize, Vec<Recor
         .into_iter()
         .map(|(idx, (records, _))| (idx, records))
         .collect())
+}
+
+/// Adds the records of another process that measured the same group, unless its run is among `records` already.
+fn add_repeat(records: &mut Vec<Record>, more: Vec<Record>) {
+    if more
+        .first()
+        .is_none_or(|m| records.iter().any(|r| r.run == m.run))
+    {
+        return;
+    }
+    let passes = records.iter().filter_map(|r| Some(r.prompt.as_ref()?.pass));
+    let first_pass = passes.max().map_or(0, |pass| pass + 1);
+    records.extend(more.into_iter().map(|mut record| {
+        if let Some(prompt) = &mut record.prompt {
+            prompt.pass += first_pass;
+        }
+        record
+    }));
 }
 
 /// The first answer that two lists of one group do not agree on.
@@ -177,8 +209,10 @@ fn difference(a: &[Record], b: &[Record]) -> Option<String> {
 
 fn describe(run: &str, file: &PlanFile, parts: &[Part], complete: bool, caller: &Caller) -> Value {
     let of = |part: &Part| json!({ "dir": part.dir, "run": part.info });
-    let sittings = parts.iter().filter_map(|p| p.info["sittings"].as_array());
-    let sittings: Vec<&Value> = sittings.flatten().collect();
+    let all = |key: &str| -> Vec<&Value> {
+        let lists = parts.iter().filter_map(|p| p.info[key].as_array());
+        lists.flatten().collect()
+    };
     json!({
         "schema": SCHEMA,
         "run": run,
@@ -188,9 +222,10 @@ fn describe(run: &str, file: &PlanFile, parts: &[Part], complete: bool, caller: 
         "shard": null,
         "started_unix_secs": crate::machine::now().0,
         "complete": complete,
-        "step_costs": [],
+        "step_costs": all("step_costs"),
+        "loads": all("loads"),
         "merged_by": caller,
         "merged_from": parts.iter().map(of).collect::<Vec<_>>(),
-        "sittings": sittings,
+        "sittings": all("sittings"),
     })
 }

@@ -113,6 +113,7 @@ fn typed(args: &SelectArgs) -> MatrixFile {
             ThinkingArg::Both => vec![Switch::Off, Switch::On],
         }),
         concurrency: (!args.concurrency.is_empty()).then(|| args.concurrency.clone()),
+        arrivals: list(&args.arrivals),
         prompts: args.prompts,
         subset: args.data.subset.clone(),
         subset_seed: args.data.subset_seed,

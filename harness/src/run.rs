@@ -18,7 +18,7 @@ use crate::output::{Ending, Verdict};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::provenance::Caller;
-use crate::run_info::RunInfo;
+use crate::run_info::{Loaded, RunInfo};
 use crate::schedule::{self, CostTable};
 use crate::seal::{Kept, Part};
 use crate::stage::{self, NoneFits, Stage};
@@ -149,6 +149,10 @@ impl<'a> Work<'a> {
             };
             match stage {
                 Ok(mut stage) => {
+                    let target = self.start.plan.targets[target_idx].spec.id.to_owned();
+                    let ns = stage.load_ns;
+                    self.info.loads.push(Loaded { target, ns });
+                    self.folder.describe(&self.info)?;
                     for at in self.groups_of(target_idx) {
                         if self.group(at, &mut stage)? == Measured::Stopped {
                             return Ok(Measured::Stopped);

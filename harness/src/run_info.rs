@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use reports::SCHEMA;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::data::Origin;
@@ -36,6 +36,8 @@ pub(crate) struct RunInfo {
     pub(crate) n_failed_groups: usize,
     /// What verify passes cost, measured at start where a scheduler asks for it.
     pub(crate) step_costs: Vec<CostTable>,
+    /// What it took to load each target with its drafters, each time.
+    pub(crate) loads: Vec<Loaded>,
     /// This sitting's machine, which is among `sittings` too.
     #[serde(skip)]
     pub(crate) machine: Machine,
@@ -43,6 +45,15 @@ pub(crate) struct RunInfo {
     sittings: Vec<Value>,
     /// Versions of the crates that this program was built from.
     crates: BTreeMap<String, String>,
+}
+
+/// A target that was made ready.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Loaded {
+    /// Its id.
+    pub(crate) target: String,
+    /// Time to render its prompts and to load it and its drafters.
+    pub(crate) ns: u64,
 }
 
 /// One process that worked on a run.
@@ -127,13 +138,14 @@ impl RunInfo {
             },
             n_failed_groups: 0,
             step_costs: Vec::new(),
+            loads: Vec::new(),
             machine,
             sittings: vec![serde_json::to_value(sitting)?],
             crates: provenance::crates(),
         })
     }
 
-    /// Goes on with the run that `before` describes: its id, its start, its step costs, its sittings.
+    /// Goes on with the run that `before` describes: its id, its start, its step costs, its loads, its sittings.
     ///
     /// # Errors
     /// If `before` is no description of a run.
@@ -142,6 +154,9 @@ impl RunInfo {
         self.run = before["run"].as_str().context(what)?.to_owned();
         self.started_unix_secs = before["started_unix_secs"].as_u64().context(what)?;
         self.step_costs = serde_json::from_value(before["step_costs"].clone()).context(what)?;
+        if let Some(loads) = before.get("loads") {
+            self.loads = serde_json::from_value(loads.clone()).context(what)?;
+        }
         let mut sittings = before["sittings"].as_array().context(what)?.clone();
         sittings.append(&mut self.sittings);
         self.sittings = sittings;

@@ -159,6 +159,7 @@ mod tests {
             sampling: SamplingKey::Greedy,
             thinking: Thinking::Off,
             concurrency: 1,
+            arrivals: reports::ArrivalKey::Closed,
             method: method.into(),
         };
         Record {

@@ -115,10 +115,13 @@ fn by_reason(plan: &Plan) -> Vec<(&str, Vec<String>)> {
     let mut out: Vec<(&str, Vec<String>)> = Vec::new();
     for skip in &plan.skipped {
         let cell = &skip.cell;
-        let title = format!(
+        let mut title = format!(
             "{} on {}, {}, thinking {}, concurrency {}",
             cell.target, cell.suite, cell.sampling, cell.thinking, cell.concurrency
         );
+        if !cell.arrivals.is_closed() {
+            title.push_str(&format!(", {}", cell.arrivals));
+        }
         match out.iter_mut().find(|o| o.0 == skip.why) {
             Some(entry) => entry.1.push(title),
             None => out.push((&skip.why, vec![title])),

@@ -1,6 +1,7 @@
 //! Everything one target needs before the first measured token: prompts rendered, models loaded, lengths checked.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use baselines::{Load, TargetFacts};
@@ -31,6 +32,8 @@ pub(crate) struct Stage {
     pub(crate) renderer: suites::Renderer,
     /// What a slot holds.
     pub(crate) fit: Fit,
+    /// What it took to render prompts and to load models.
+    pub(crate) load_ns: u64,
     /// Prompts by suite and thinking switch, one entry a prompt.
     asks: ByKey<Ask>,
     /// Those that do not fit, with the reason.
@@ -117,6 +120,7 @@ impl Sorted {
 /// If a file is missing or wrong, a drafter belongs to another target, or no prompt at all fits into the cache and that
 /// is refused.
 pub(crate) fn prepare(plan: &Plan, target_idx: usize, none_fits: NoneFits) -> Result<Stage> {
+    let began = Instant::now();
     let target = &plan.targets[target_idx];
     let config = DecoderConfig::load(&target.source)?;
     let renderer = renderer(&target.source)?;
@@ -148,6 +152,7 @@ pub(crate) fn prepare(plan: &Plan, target_idx: usize, none_fits: NoneFits) -> Re
         arms,
         renderer,
         fit,
+        load_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         asks: sorted.asks,
         unfit: sorted.unfit,
     })

@@ -2,7 +2,7 @@
 //! part.
 
 use crate::metrics::Group;
-use crate::record::Answer;
+use crate::record::{Answer, Cell};
 
 /// Part of the concurrency that must be in flight for a moment to belong to the plateau.
 const FULL: f64 = 0.9;
@@ -12,17 +12,21 @@ const WAVES: usize = 10;
 /// One cell's times, in nanoseconds, exact and not binned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latency {
-    /// From entering a slot to the first token, rising.
+    /// From a request's coming to its entering a slot, rising; all 0 in closed loop.
+    pub queue: Vec<u64>,
+    /// From a request's coming to the first token, rising; in closed loop it comes when it enters a slot.
     pub first_token: Vec<u64>,
     /// From first token to last over the tokens between, rising; answers of one token have none.
     pub per_token: Vec<u64>,
-    /// From entering a slot to the last token, rising.
+    /// From a request's coming to the last token, rising.
     pub answer: Vec<u64>,
     /// Between the tokens of one round and the next, rising.
     pub step: Vec<u64>,
     /// Tokens of all answers over the wall time of the batches that gave them, prefills included.
     pub makespan_tokens_per_sec: Option<f64>,
-    /// The same over the moments when nearly all slots were taken.
+    /// Answers over the same wall time.
+    pub answers_per_sec: Option<f64>,
+    /// Tokens over the moments when nearly all slots were taken; none in open loop.
     pub plateau: Option<Plateau>,
 }
 
@@ -39,7 +43,7 @@ pub struct Plateau {
 
 impl Latency {
     /// Of all answers of one cell.
-    pub(crate) fn of(group: &Group<'_>, concurrency: u32) -> Self {
+    pub(crate) fn of(group: &Group<'_>, cell: &Cell) -> Self {
         // A later turn is a batch of its own.
         let mut passes: std::collections::BTreeMap<(u32, u32), Vec<&Answer>> = Default::default();
         for ((_, _, pass, turn), timed) in &group.answers {
@@ -48,16 +52,24 @@ impl Latency {
         }
         let answers = || passes.values().flatten().copied();
         let list = |of: fn(&Answer) -> Option<u64>| rising(answers().filter_map(of).collect());
+        let batches: Vec<&Vec<&Answer>> = passes.values().collect();
+        let wall_ns = wall_ns(&batches, cell);
+        let rate = |n: u64| (wall_ns > 0).then(|| n as f64 * 1e9 / wall_ns as f64);
         Self {
-            first_token: list(|a| Some(a.timeline.first_ns - a.timeline.admitted_ns)),
+            queue: list(|a| Some(a.timeline.admitted_ns - a.timeline.began_ns())),
+            first_token: list(|a| Some(a.timeline.first_ns - a.timeline.began_ns())),
             per_token: list(|a| {
                 let ns = a.timeline.finished_ns() - a.timeline.first_ns;
                 ns.checked_div(u64::from(a.n_tokens.saturating_sub(1)))
             }),
-            answer: list(|a| Some(a.timeline.finished_ns() - a.timeline.admitted_ns)),
+            answer: list(|a| Some(a.timeline.finished_ns() - a.timeline.began_ns())),
             step: rising(answers().flat_map(|a| a.timeline.step_ns.clone()).collect()),
-            makespan_tokens_per_sec: makespan(&passes.values().collect::<Vec<_>>(), concurrency),
-            plateau: plateau(&passes.values().collect::<Vec<_>>(), concurrency),
+            makespan_tokens_per_sec: rate(answers().map(|a| u64::from(a.n_tokens)).sum()),
+            answers_per_sec: rate(answers().count() as u64),
+            plateau: match cell.arrivals.is_closed() {
+                true => plateau(&batches, cell.concurrency),
+                false => None,
+            },
         }
     }
 }
@@ -67,18 +79,16 @@ fn rising(mut values: Vec<u64>) -> Vec<u64> {
     values
 }
 
-fn makespan(passes: &[&Vec<&Answer>], concurrency: u32) -> Option<f64> {
-    let (mut tokens, mut ns) = (0, 0);
-    for answers in passes {
-        tokens += answers.iter().map(|a| u64::from(a.n_tokens)).sum::<u64>();
+/// Wall time of all batches.
+fn wall_ns(passes: &[&Vec<&Answer>], cell: &Cell) -> u64 {
+    let of_pass = |answers: &&Vec<&Answer>| {
         let each = answers.iter().map(|a| a.batch_ns);
-        // At concurrency 1 every answer is a batch of its own.
-        ns += match concurrency {
-            1 => each.sum(),
-            _ => each.max().unwrap_or(0),
-        };
-    }
-    (ns > 0).then(|| tokens as f64 * 1e9 / ns as f64)
+        match cell.is_batched() {
+            true => each.max().unwrap_or(0),
+            false => each.sum(),
+        }
+    };
+    passes.iter().map(of_pass).sum()
 }
 
 fn plateau(passes: &[&Vec<&Answer>], concurrency: u32) -> Option<Plateau> {
@@ -189,6 +199,7 @@ mod tests {
                 if let Outcome::Ok(answer) = &mut record.outcome {
                     let begin = i / slots * 25;
                     answer.timeline = Timeline {
+                        arrived_ns: None,
                         admitted_ns: begin,
                         first_ns: begin + 5,
                         step_ns: vec![10, 10],
@@ -203,7 +214,7 @@ mod tests {
     fn of(records: &[Record]) -> Latency {
         let groups = groups(records);
         let (cell, group) = groups.iter().next().unwrap();
-        Latency::of(group, cell.concurrency)
+        Latency::of(group, cell)
     }
 
     #[test]
@@ -213,6 +224,26 @@ mod tests {
         assert_eq!((got.per_token[0], got.step.len()), (10, 80));
         // 40 answers of 3 tokens in 20 waves of 25 ns.
         assert_eq!(got.makespan_tokens_per_sec, Some(120.0 * 1e9 / 500.0));
+    }
+
+    #[test]
+    fn in_open_loop_a_client_waits_from_the_moment_its_request_came() {
+        let mut records = waves(4, 2);
+        for record in &mut records {
+            record.cell.arrivals = "poisson-1000".parse().unwrap();
+            if let Outcome::Ok(answer) = &mut record.outcome {
+                answer.timeline.arrived_ns = Some(0);
+            }
+        }
+        let got = of(&records);
+        assert_eq!(got.queue, [0, 0, 25, 25]);
+        assert_eq!(got.first_token, [5, 5, 30, 30]);
+        assert_eq!(got.answer, [25, 25, 50, 50]);
+        assert_eq!(got.answers_per_sec, Some(4.0 * 1e9 / 50.0));
+        assert_eq!(got.plateau, None);
+        let stats = crate::cells(&records);
+        let stat = stats.values().next().unwrap();
+        assert_eq!((stat.throughput, stat.latency.queue.len()), (None, 4));
     }
 
     #[test]

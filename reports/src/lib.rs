@@ -3,6 +3,7 @@
 //! A [`Record`] is one answer in whole numbers: tokens, rounds, nanoseconds. Every ratio is computed in
 //! [`CellStats`] from pooled records and has its definition written there. Nothing here knows a model or a clock.
 
+mod arrival_key;
 mod bootstrap;
 mod calibration;
 mod coverage;
@@ -15,6 +16,7 @@ mod store;
 mod study;
 mod table;
 
+pub use arrival_key::{ArrivalKey, ArrivalKeyError};
 pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
 pub use coverage::{
     COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
@@ -23,8 +25,8 @@ pub use coverage::{
 pub use latency::{Latency, Plateau, percentile};
 pub use metrics::{CellStats, Equality, cells};
 pub use record::{
-    Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
-    Timeline,
+    Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Startup,
+    Thinking, Timeline,
 };
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use store::{StoreError, parse_records, read_records};

@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
+use crate::ArrivalKey;
 use crate::latency::percentile;
 use crate::metrics::CellStats;
 
@@ -13,15 +14,24 @@ pub(crate) const DEFINITIONS: [&str; 4] = [
     "  the longest span with 0.9 of the slots taken, and its part of all tokens; it needs 10 answers a slot.",
 ];
 
+/// What is different in open loop.
+pub(crate) const OPEN_LOOP: [&str; 3] = [
+    "poisson-N: N requests come in 1000 seconds on average, at random times that are the same for every method. first",
+    "  and answer begin when a request comes, queue is its part before a slot is free; req/s is of answers over the",
+    "  whole time. Requests set the pace here, so the speedup is that of decode time per token and not of throughput.",
+];
+
 /// `(suite, method, numbers)` a row.
-pub(crate) fn table(rows: &[(&str, &str, &CellStats)]) -> String {
+pub(crate) fn table(rows: &[(&str, &str, &CellStats)], arrivals: ArrivalKey) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     table.remove_style(TableComponent::HorizontalLines);
     table.remove_style(TableComponent::MiddleIntersections);
-    table.set_header([
-        "\nsuite",
-        "\nmethod",
+    let mut head = vec!["\nsuite", "\nmethod"];
+    if !arrivals.is_closed() {
+        head.extend(["queue, ms\np50", "\np90"]);
+    }
+    head.extend([
         "first, ms\np50",
         "\np90",
         "token, ms\np50",
@@ -31,25 +41,36 @@ pub(crate) fn table(rows: &[(&str, &str, &CellStats)]) -> String {
         "step, ms\np50",
         "\np99",
         "tok/s\nwhole",
-        "\nplateau",
     ]);
+    head.push(match arrivals {
+        ArrivalKey::Closed => "\nplateau",
+        ArrivalKey::Poisson(_) => "\nreq/s",
+    });
+    table.set_header(head);
     for (suite, method, stat) in rows {
         let latency = &stat.latency;
         let mut row = vec![(*suite).to_owned(), (*method).to_owned()];
-        for (values, high) in [
+        let queue = (&latency.queue, 90.0);
+        let queue = (!arrivals.is_closed()).then_some(queue);
+        for (values, high) in queue.into_iter().chain([
             (&latency.first_token, 90.0),
             (&latency.per_token, 90.0),
             (&latency.answer, 90.0),
             (&latency.step, 99.0),
-        ] {
+        ]) {
             row.extend([50.0, high].map(|p| millis(percentile(values, p))));
         }
         let whole = latency.makespan_tokens_per_sec;
         row.push(whole.map_or_else(|| "-".into(), |v| format!("{v:.0}")));
-        row.push(latency.plateau.map_or_else(
-            || "n/a".into(),
-            |p| format!("{:.0} ({:.0} %)", p.tokens_per_sec, 100.0 * p.share),
-        ));
+        row.push(match arrivals {
+            ArrivalKey::Closed => latency.plateau.map_or_else(
+                || "n/a".into(),
+                |p| format!("{:.0} ({:.0} %)", p.tokens_per_sec, 100.0 * p.share),
+            ),
+            ArrivalKey::Poisson(_) => latency
+                .answers_per_sec
+                .map_or_else(|| "-".into(), |v| format!("{v:.3}")),
+        });
         table.add_row(row);
     }
     for (idx, column) in table.column_iter_mut().enumerate() {

@@ -3,7 +3,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::SamplingKey;
 use crate::bootstrap::{interval, ratio_interval};
 use crate::latency::Latency;
-use crate::record::{Answer, Cell, Outcome, PromptKey, Record};
+use crate::record::{Answer, Cell, Outcome, PromptKey, Record, Startup};
+
+/// Share of repeated 8-grams above which a cell's text is called degenerate.
+const DEGENERATE: f64 = 0.2;
 
 /// Everything a table says about one cell. A number that cannot be computed is `None`, never 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,14 +23,17 @@ pub struct CellStats {
     /// Decode tokens a second of one sequence: (answer tokens - 1) / decode time, pooled.
     pub tokens_per_sec: Option<f64>,
     /// Tokens committed a second of wall time by all sequences of a batch together, prefills taken out, pooled over
-    /// passes. At concurrency 1 the same as `tokens_per_sec`.
+    /// passes. At concurrency 1 the same as `tokens_per_sec`; none in open loop, where requests set the pace.
     pub throughput: Option<f64>,
     /// Vanilla's time a token / this method's, each pooled over the answers that both have: decode time at
-    /// concurrency 1, the batch's wall time above, so that it is the ratio of throughputs there.
+    /// concurrency 1 and in open loop, else the batch's wall time, so that it is the ratio of throughputs there.
     pub speedup: Option<f64>,
     /// 95 % interval of `speedup` over prompts, resampled as for `tau_interval`; what the machine does between two
     /// runs is not in it.
     pub speedup_interval: Option<(f64, f64)>,
+    /// `speedup` of each pass alone, in order; what the machine does between passes, or between the processes of a
+    /// repeated run, shows here. Empty at concurrency 1 in one process, where there is one pass.
+    pub speedup_by_pass: Vec<f64>,
     /// Drafts accepted / drafts verified.
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer / all 8-grams.
@@ -42,8 +48,19 @@ pub struct CellStats {
     pub equality: Equality,
     /// What a client waits for, and throughput over whole batches.
     pub latency: Latency,
+    /// Nanoseconds of warm-up, of all processes that worked on the cell.
+    pub warm_up_ns: u64,
+    /// Whether steps had not become equally long when a process began to measure.
+    pub is_unsettled: bool,
     /// Why the cell has no numbers a reader should see: the first failure, or the reason it was skipped.
     pub trouble: Option<String>,
+}
+
+impl CellStats {
+    /// Whether so much of the text repeats itself that a tau says little about other text.
+    pub fn is_degenerate(&self) -> bool {
+        self.repeated_share.is_some_and(|share| share > DEGENERATE)
+    }
 }
 
 /// What is known about a cell's text.
@@ -99,7 +116,7 @@ pub(crate) fn groups(records: &[Record]) -> BTreeMap<&Cell, Group<'_>> {
         groups.entry(&record.cell).or_default().add(record);
     }
     for (cell, group) in &mut groups {
-        group.divide_time(cell.concurrency);
+        group.divide_time(cell);
         if group.answers.is_empty() {
             // Every prompt was skipped.
             let why = group.skipped.values().next().copied();
@@ -124,6 +141,8 @@ pub(crate) struct Group<'a> {
     pub(crate) runs: BTreeSet<&'a str>,
     /// Prompts and later turns that were skipped, by id and turn, and why.
     skipped: BTreeMap<(&'a str, u32), &'a str>,
+    /// One a process that worked on the cell.
+    startups: Vec<&'a Startup>,
 }
 
 /// An answer and the part of the machine's time that is its own.
@@ -150,6 +169,7 @@ impl<'a> Group<'a> {
             (Outcome::Skipped { why }, Some(prompt)) => {
                 self.skipped.insert((&prompt.id, prompt.turn), why);
             }
+            (Outcome::Started(startup), _) => self.startups.push(startup),
             (Outcome::Failed { why } | Outcome::Skipped { why }, _) => {
                 self.trouble.get_or_insert(why);
             }
@@ -157,10 +177,11 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Above concurrency 1 sequences overlap, so the wall time of a pass, prefills taken out, is divided among its
+    /// In closed loop above concurrency 1 sequences overlap, so the wall time of a pass, prefills taken out, is divided among its
     /// answers by what each took of the loop's phases; the parts of a pass add up to its wall time.
-    fn divide_time(&mut self, concurrency: u32) {
-        if concurrency == 1 {
+    fn divide_time(&mut self, cell: &Cell) {
+        // In open loop the machine also waits for requests, so that its wall time is nobody's.
+        if cell.concurrency == 1 || !cell.arrivals.is_closed() {
             return;
         }
         // A later turn is a batch of its own.
@@ -189,16 +210,22 @@ impl<'a> Group<'a> {
             tau_interval: self.tau_interval(),
             tau_macro: (!taus.is_empty()).then(|| taus.iter().sum::<f64>() / taus.len() as f64),
             tokens_per_sec: sums.tokens_per_sec(),
-            throughput: ratio(sums.committed, sums.busy_ns).map(|per_ns| per_ns * 1e9),
+            throughput: match cell.arrivals.is_closed() {
+                true => ratio(sums.committed, sums.busy_ns).map(|per_ns| per_ns * 1e9),
+                false => None,
+            },
             speedup: self.speedup(vanilla),
             speedup_interval: self.speedup_interval(cell, vanilla),
+            speedup_by_pass: self.speedup_by_pass(cell, vanilla),
             accepted_share: ratio(sums.accepted, sums.verified),
             repeated_share: ratio(sums.repeated, sums.grams),
             n_skipped: self.skipped.keys().filter(|at| at.1 == 0).count(),
             n_skipped_turns: self.skipped.keys().filter(|at| at.1 > 0).count(),
             correct: self.correct(),
             equality: self.equality(cell, vanilla),
-            latency: Latency::of(self, cell.concurrency),
+            latency: Latency::of(self, cell),
+            warm_up_ns: self.startups.iter().map(|s| s.cover_ns + s.settle_ns).sum(),
+            is_unsettled: self.startups.iter().any(|s| !s.settled),
             trouble: self.trouble.map(str::to_owned),
         }
     }
@@ -224,6 +251,17 @@ impl<'a> Group<'a> {
         speedup(&self.paired(vanilla))
     }
 
+    /// Empty for vanilla, and where there is one pass alone or one without a speedup.
+    fn speedup_by_pass(&self, cell: &Cell, vanilla: &Group<'_>) -> Vec<f64> {
+        let passes: BTreeSet<u32> = self.answers.keys().map(|key| key.2).collect();
+        if cell.method == "vanilla" || passes.len() < 2 {
+            return Vec::new();
+        }
+        let of_pass = |pass: &u32| speedup(&self.paired_where(vanilla, |key| key.2 == *pass));
+        let each: Option<Vec<f64>> = passes.iter().map(of_pass).collect();
+        each.unwrap_or_default()
+    }
+
     /// `None` for vanilla, whose speedup is 1 by definition.
     fn speedup_interval(&self, cell: &Cell, vanilla: &Group<'_>) -> Option<(f64, f64)> {
         match cell.method.as_str() {
@@ -234,9 +272,18 @@ impl<'a> Group<'a> {
 
     /// For each prompt that both have answered, this method's sums and vanilla's; none if vanilla has trouble.
     fn paired(&self, vanilla: &Group<'_>) -> Vec<(Sums, Sums)> {
+        self.paired_where(vanilla, |_| true)
+    }
+
+    /// [`Self::paired`] over some answers alone.
+    fn paired_where(
+        &self,
+        vanilla: &Group<'_>,
+        is_meant: impl Fn(&Pair<'_>) -> bool,
+    ) -> Vec<(Sums, Sums)> {
         let mut prompts: BTreeMap<&str, (Sums, Sums)> = BTreeMap::new();
         if vanilla.trouble.is_none() {
-            for (key, answer) in &self.answers {
+            for (key, answer) in self.answers.iter().filter(|(key, _)| is_meant(key)) {
                 if let Some(other) = vanilla.answers.get(key) {
                     let (mine, theirs) = prompts.entry(key.0).or_default();
                     mine.add(*answer);
@@ -360,229 +407,4 @@ fn ratio(num: u64, den: u64) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::tests::{answer, cell, record};
-
-    fn timed(rounds: &[(u32, u32)], ns_per_token: u64) -> Answer {
-        let mut a = answer(rounds);
-        a.decode_ns = ns_per_token * u64::from(a.n_tokens - 1);
-        a
-    }
-
-    fn stats(records: &[Record], method: &str) -> CellStats {
-        cells(records)[&cell(method)].clone()
-    }
-
-    #[test]
-    fn tau_pools_rounds_and_its_macro_twin_averages_answers() {
-        let got = stats(
-            &[
-                record("dflash", "a", answer(&[(3, 4), (3, 4), (3, 4)])),
-                record("dflash", "b", answer(&[(1, 2)])),
-            ],
-            "dflash",
-        );
-        assert_eq!(got.tau, Some(14.0 / 4.0));
-        assert_eq!(got.tau_macro, Some(3.0));
-        assert_eq!(got.accepted_share, Some(10.0 / 12.0));
-        assert_eq!(got.repeated_share, Some(0.1));
-        let (low, high) = got.tau_interval.unwrap();
-        assert_eq!((low, high), (2.0, 4.0));
-    }
-
-    #[test]
-    fn an_answer_without_rounds_has_no_tau_and_adds_no_time() {
-        let ended_at_once = timed(&[], 0);
-        let got = stats(&[record("dflash", "a", ended_at_once.clone())], "dflash");
-        assert_eq!(
-            (got.tau, got.tau_macro, got.tokens_per_sec),
-            (None, None, None)
-        );
-        let slow = Answer {
-            decode_ns: 1_000_000,
-            ..ended_at_once
-        };
-        let got = stats(
-            &[
-                record("dflash", "a", slow),
-                record("dflash", "b", timed(&[(1, 2)], 500)),
-            ],
-            "dflash",
-        );
-        assert_eq!(got.tokens_per_sec, Some(2e6));
-        assert_eq!(got.n_answers, 2);
-    }
-
-    #[test]
-    fn a_speedup_uses_only_prompts_that_both_arms_answered() {
-        let records = [
-            record("vanilla", "a", timed(&[(0, 1); 6], 900)),
-            record("vanilla", "only vanilla", timed(&[(0, 1); 6], 90_000)),
-            record("dflash", "a", timed(&[(2, 3), (2, 3)], 300)),
-            record("dflash", "only dflash", timed(&[(2, 3), (2, 3)], 1)),
-        ];
-        assert_eq!(stats(&records, "dflash").speedup, Some(3.0));
-        assert_eq!(stats(&records, "vanilla").speedup, Some(1.0));
-        assert_eq!(stats(&records[2..], "dflash").speedup, None);
-    }
-
-    #[test]
-    fn above_concurrency_1_a_speedup_is_a_ratio_of_throughputs() {
-        // Two sequences at once: vanilla's batch takes 1200 ns beside 100 of prefill, dflash's 400. The first answer
-        // took three quarters of each. A sequence's own decode time would say something else.
-        let of = |method: &str, prompt: &str, batch_ns: u64, spent_ns: u64| {
-            let mut a = answer(&[(2, 3), (2, 3)]);
-            a.prefill_ns = 50;
-            a.batch_ns = batch_ns + 100;
-            a.phases.verify_ns = spent_ns;
-            a.decode_ns = batch_ns;
-            let mut rec = record(method, prompt, a);
-            rec.cell.concurrency = 2;
-            rec
-        };
-        let records = [
-            of("vanilla", "a", 1200, 600),
-            of("vanilla", "b", 1200, 200),
-            of("dflash", "a", 400, 300),
-            of("dflash", "b", 400, 100),
-        ];
-        let all = cells(&records);
-        let of = |method: &str| {
-            let cell = Cell {
-                concurrency: 2,
-                ..cell(method)
-            };
-            all[&cell].clone()
-        };
-        assert_eq!(of("dflash").throughput, Some(12.0 / 400.0 * 1e9));
-        assert_eq!(of("vanilla").throughput, Some(12.0 / 1200.0 * 1e9));
-        assert_eq!(of("dflash").tokens_per_sec, Some(12.0 / 800.0 * 1e9));
-        assert_eq!(of("dflash").speedup, Some(3.0));
-        assert_eq!(of("dflash").speedup_interval, Some((3.0, 3.0)));
-    }
-
-    #[test]
-    fn the_speedup_interval_spans_the_prompts_and_vanilla_has_none() {
-        let mut records = Vec::new();
-        for (prompt, ns) in [("a", 300), ("b", 450), ("c", 300), ("d", 450)] {
-            records.push(record("vanilla", prompt, timed(&[(0, 1); 6], 900)));
-            records.push(record("dflash", prompt, timed(&[(2, 3), (2, 3)], ns)));
-        }
-        let got = stats(&records, "dflash");
-        assert_eq!(got.speedup, Some(2.4));
-        // All four draws slow, or all four fast, are likelier than one in forty.
-        assert_eq!(got.speedup_interval, Some((2.0, 3.0)));
-        assert_eq!(stats(&records, "vanilla").speedup_interval, None);
-    }
-
-    #[test]
-    fn greedy_equality_counts_answers_and_needs_vanilla_to_count_one() {
-        let mut other = answer(&[(2, 3)]);
-        other.tokens_sha256 = "something else".into();
-        let records = [
-            record("vanilla", "a", answer(&[(0, 1); 3])),
-            record("vanilla", "b", answer(&[(0, 1); 3])),
-            record("dflash", "a", answer(&[(2, 3)])),
-            record("dflash", "b", other),
-            record("dflash", "c", answer(&[(2, 3)])),
-        ];
-        let equality = stats(&records, "dflash").equality;
-        assert_eq!(equality, Equality::Exact { equal: 1, of: 3 });
-        assert_eq!(stats(&records, "vanilla").equality, Equality::Reference);
-    }
-
-    #[test]
-    fn nothing_is_said_of_equality_where_vanilla_failed() {
-        let mut failed = record("vanilla", "a", answer(&[]));
-        failed.outcome = Outcome::Failed { why: "nan".into() };
-        let records = [failed, record("dflash", "a", answer(&[(2, 3)]))];
-        assert_eq!(stats(&records, "dflash").equality, Equality::Unknown);
-    }
-
-    #[test]
-    fn sampled_text_is_equal_in_law_only() {
-        let mut rec = record("dflash", "a", answer(&[(2, 3)]));
-        rec.cell.sampling = SamplingKey::at(1000);
-        let got = cells(std::slice::from_ref(&rec));
-        assert_eq!(got[&rec.cell].equality, Equality::Law);
-    }
-
-    #[test]
-    fn a_turn_is_an_answer_of_its_own_and_a_batch_of_its_own() {
-        let turn = |turn: u32, batch_ns: u64| {
-            let mut a = answer(&[(2, 3), (2, 3)]);
-            a.prefill_ns = 0;
-            a.batch_ns = batch_ns;
-            let mut rec = record("dflash", "a", a);
-            rec.cell.concurrency = 2;
-            rec.prompt.as_mut().unwrap().turn = turn;
-            rec
-        };
-        let records = [turn(0, 400), turn(1, 800)];
-        let got = cells(&records)[&records[0].cell].clone();
-        assert_eq!(got.n_answers, 2);
-        assert_eq!(got.throughput, Some(12.0 / 1200.0 * 1e9));
-    }
-
-    #[test]
-    fn answers_that_could_be_checked_are_counted_and_those_that_are_right() {
-        let checked = |prompt: &str, correct: Option<bool>| {
-            let a = Answer {
-                correct,
-                ..answer(&[(2, 3)])
-            };
-            record("dflash", prompt, a)
-        };
-        let records = [
-            checked("a", Some(true)),
-            checked("b", Some(false)),
-            checked("c", None),
-        ];
-        assert_eq!(stats(&records, "dflash").correct, Some((1, 2)));
-        assert_eq!(stats(&records[2..], "dflash").correct, None);
-    }
-
-    #[test]
-    fn a_prompt_that_was_left_out_is_counted_and_is_trouble_only_if_all_were() {
-        let mut left_out = record("dflash", "b", answer(&[]));
-        left_out.outcome = Outcome::Skipped {
-            why: "too long".into(),
-        };
-        let got = stats(
-            &[record("dflash", "a", answer(&[(2, 3)])), left_out.clone()],
-            "dflash",
-        );
-        assert_eq!((got.n_answers, got.n_skipped, got.trouble), (1, 1, None));
-        let mut turn = left_out.clone();
-        turn.prompt.as_mut().unwrap().turn = 1;
-        let both_passes = [0, 1].map(|pass| {
-            let mut record = turn.clone();
-            record.prompt.as_mut().unwrap().pass = pass;
-            record
-        });
-        let got = stats(&both_passes, "dflash");
-        assert_eq!((got.n_skipped, got.n_skipped_turns), (0, 1));
-        let got = stats(&[left_out], "dflash");
-        assert_eq!(got.trouble.as_deref(), Some("too long"));
-    }
-
-    #[test]
-    fn a_failure_and_a_skip_say_why() {
-        let mut failed = record("dflash", "a", answer(&[]));
-        failed.outcome = Outcome::Failed { why: "nan".into() };
-        let got = stats(
-            &[failed, record("dflash", "b", answer(&[(2, 3)]))],
-            "dflash",
-        );
-        assert_eq!(got.trouble.as_deref(), Some("nan"));
-        let mut skipped = record("eagle", "a", answer(&[]));
-        skipped.prompt = None;
-        skipped.outcome = Outcome::Skipped {
-            why: "no drafter".into(),
-        };
-        let got = stats(&[skipped], "eagle");
-        assert_eq!(got.trouble.as_deref(), Some("no drafter"));
-        assert_eq!((got.tau, got.equality), (None, Equality::Unknown));
-    }
-}
+mod tests;

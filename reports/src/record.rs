@@ -3,7 +3,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::SamplingKey;
+use crate::{ArrivalKey, SamplingKey};
 
 /// Version of the record layout; a record of another version is an error, never guessed at.
 pub const SCHEMA: u32 = 4;
@@ -37,8 +37,11 @@ pub struct Cell {
     pub sampling: SamplingKey,
     /// Whether the chat template asks for a thinking section.
     pub thinking: Thinking,
-    /// Sequences decoded at once, at least 1.
+    /// Sequences decoded at once, at least 1; in open loop the most.
     pub concurrency: u32,
+    /// When requests come.
+    #[serde(default, skip_serializing_if = "ArrivalKey::is_closed")]
+    pub arrivals: ArrivalKey,
     /// Id of the method.
     pub method: String,
 }
@@ -51,6 +54,12 @@ impl Cell {
             ..self.clone()
         }
     }
+
+    /// Whether all answers of a pass are one batch, in which sequences may share the machine; otherwise every answer is a
+    /// batch of its own.
+    pub fn is_batched(&self) -> bool {
+        self.concurrency > 1 || !self.arrivals.is_closed()
+    }
 }
 
 impl fmt::Display for Cell {
@@ -59,7 +68,11 @@ impl fmt::Display for Cell {
             f,
             "{} / {} / {} / {} / thinking {} / concurrency {}",
             self.target, self.method, self.suite, self.sampling, self.thinking, self.concurrency
-        )
+        )?;
+        match self.arrivals {
+            ArrivalKey::Closed => Ok(()),
+            open => write!(f, " / {open}"),
+        }
     }
 }
 
@@ -133,6 +146,22 @@ pub enum Outcome {
         /// The reason.
         why: String,
     },
+    /// A cell's method was warmed up; a cell that several processes worked on has one a process.
+    Started(Startup),
+}
+
+/// What was spent before the first measured answer of a cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Startup {
+    /// Batches of every shape that the cell can come to.
+    pub cover_ns: u64,
+    /// Batches that were repeated until their steps took equally long.
+    pub settle_ns: u64,
+    /// Median step of each of these, in order.
+    pub step_ns: Vec<u64>,
+    /// Whether they became equally long.
+    pub settled: bool,
 }
 
 /// One answer in counts and nanoseconds.
@@ -156,7 +185,7 @@ pub struct Answer {
     /// fell in between taken out.
     pub decode_ns: u64,
     /// Wall time of the batch that the answer was decoded in, prefills included; answers of one cell and pass share
-    /// it at concurrency above 1, at concurrency 1 it is the answer's own.
+    /// it at concurrency above 1 and in open loop, else it is the answer's own.
     pub batch_ns: u64,
     /// When what happened.
     pub timeline: Timeline,
@@ -173,6 +202,9 @@ pub struct Answer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeline {
+    /// From the batch's begin to the moment the request came, in open loop; in closed loop it came when it was admitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrived_ns: Option<u64>,
     /// From the batch's begin to the request's entering a slot.
     pub admitted_ns: u64,
     /// From the batch's begin to the first token.
@@ -182,6 +214,11 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// From the batch's begin to the moment from which a client waits.
+    pub fn began_ns(&self) -> u64 {
+        self.arrived_ns.unwrap_or(self.admitted_ns)
+    }
+
     /// From the batch's begin to the last token.
     pub fn finished_ns(&self) -> u64 {
         self.first_ns + self.step_ns.iter().sum::<u64>()
@@ -322,6 +359,9 @@ impl Answer {
             let steps = self.timeline.step_ns.len();
             return Some(format!("{steps} step times for {n} rounds"));
         }
+        if self.timeline.admitted_ns < self.timeline.began_ns() {
+            return Some("the request was admitted before it came".into());
+        }
         if self.timeline.first_ns < self.timeline.admitted_ns {
             return Some("the first token came before the request".into());
         }
@@ -371,6 +411,7 @@ pub(crate) mod tests {
             decode_ns: u64::from(n_tokens - 1) * 1000,
             batch_ns: 50 + u64::from(n_tokens - 1) * 1000,
             timeline: Timeline {
+                arrived_ns: None,
                 admitted_ns: 0,
                 first_ns: 50,
                 step_ns: rounds.iter().map(|r| u64::from(r.1) * 1000).collect(),
@@ -408,6 +449,7 @@ pub(crate) mod tests {
             sampling: SamplingKey::Greedy,
             thinking: Thinking::Off,
             concurrency: 1,
+            arrivals: ArrivalKey::Closed,
             method: method.into(),
         }
     }
@@ -453,6 +495,7 @@ pub(crate) mod tests {
         assert!(spoil(|a| a.n_tokens = 9).contains("n_tokens is 9"));
         assert!(spoil(|a| a.rounds.drafted.truncate(1)).contains("differ in length"));
         assert!(spoil(|a| a.timeline.step_ns.truncate(1)).contains("1 step times for 2"));
+        assert!(spoil(|a| a.timeline.arrived_ns = Some(1)).contains("before it came"));
         assert!(spoil(|a| a.timeline.admitted_ns = 60).contains("before the request"));
         assert!(spoil(|a| a.rounds.accepted[1] = 4).contains("round 1 breaks"));
         assert!(spoil(|a| a.rounds.verified[0] = 1).contains("round 0 breaks"));

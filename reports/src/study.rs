@@ -66,7 +66,7 @@ fn missing(records: &[Record], target: &str) -> Option<Sheet> {
     for record in records.iter().filter(|r| r.cell.target == target) {
         let method = &record.cell.method;
         match (&record.outcome, &record.prompt) {
-            (Outcome::Ok(_), _) => {}
+            (Outcome::Ok(_) | Outcome::Started(_), _) => {}
             (Outcome::Failed { why }, _) => {
                 found.insert((method.clone(), format!("failed: {why}")));
             }

@@ -39,8 +39,8 @@ pub fn render(records: &[Record], layout: &Layout) -> String {
             out.push('\n');
         }
         out.push_str(&grid.asides());
-        if grid.batched {
-            out.push_str(&crate::load::table(&grid.load_rows()));
+        if grid.batched || !key.arrivals.is_closed() {
+            out.push_str(&crate::load::table(&grid.load_rows(), key.arrivals));
             out.push('\n');
         }
         out.push('\n');
@@ -57,6 +57,7 @@ struct Key {
     sampling: crate::SamplingKey,
     thinking: crate::Thinking,
     concurrency: u32,
+    arrivals: crate::ArrivalKey,
 }
 
 impl Key {
@@ -66,14 +67,19 @@ impl Key {
             sampling: cell.sampling,
             thinking: cell.thinking,
             concurrency: cell.concurrency,
+            arrivals: cell.arrivals,
         }
     }
 
     fn title(&self) -> String {
-        format!(
+        let title = format!(
             "{}, {}, thinking {}, concurrency {}",
             self.target, self.sampling, self.thinking, self.concurrency
-        )
+        );
+        match self.arrivals {
+            crate::ArrivalKey::Closed => title,
+            open => format!("{title}, {open}"),
+        }
     }
 }
 
@@ -101,7 +107,7 @@ impl Notes {
 
 /// The cells of one table.
 struct Grid<'a> {
-    /// Whether sequences share the machine, so that a batch has a throughput of its own.
+    /// Whether sequences share the machine at the pace of the method, so that a batch has a throughput of its own.
     batched: bool,
     /// Whether final answers could be checked anywhere.
     checked: bool,
@@ -122,7 +128,9 @@ impl<'a> Grid<'a> {
             methods.push("vanilla");
         }
         Self {
-            batched: block.iter().any(|(c, _)| c.concurrency > 1),
+            batched: block
+                .iter()
+                .any(|(c, _)| c.concurrency > 1 && c.arrivals.is_closed()),
             checked: block.iter().any(|(_, s)| s.correct.is_some()),
             suites: ordered(suites, &layout.suites),
             methods,
@@ -301,6 +309,26 @@ impl<'a> Grid<'a> {
         }
     }
 
+    /// One line with the median and the range of a method's speedup over passes; empty if no cell has three.
+    fn by_pass(&self, method: &str) -> String {
+        let part = |suite: &&str| {
+            let stat = self.at.get(&(*suite, method))?;
+            let mut each = stat.speedup_by_pass.clone();
+            each.sort_by(f64::total_cmp);
+            let (low, high) = (each.first()?, each.last()?);
+            let median = (each[(each.len() - 1) / 2] + each[each.len() / 2]) / 2.0;
+            (each.len() > 2).then(|| {
+                let n = each.len();
+                format!("{suite} {median:.2} ({low:.2} to {high:.2}, {n} passes)")
+            })
+        };
+        let parts: Vec<String> = self.suites.iter().filter_map(part).collect();
+        match parts.is_empty() {
+            true => String::new(),
+            false => format!("{method} speedup, median of passes: {}\n", parts.join(", ")),
+        }
+    }
+
     /// Every cell with answers, in the order of the table.
     fn load_rows(&self) -> Vec<(&str, &str, &CellStats)> {
         let methods = std::iter::once("vanilla").chain(self.methods.iter().copied());
@@ -333,12 +361,48 @@ impl<'a> Grid<'a> {
         }
     }
 
+    /// One line with the methods and suites that a flag is up for; empty if none is.
+    fn flagged(&self, flag: &str, is_up: fn(&CellStats) -> bool) -> String {
+        let mut parts = Vec::new();
+        let drafting = self.methods.iter().copied().filter(|m| *m != "vanilla");
+        for method in std::iter::once("vanilla").chain(drafting) {
+            let on = |suite: &&&str| self.at.get(&(**suite, method)).is_some_and(|s| is_up(s));
+            let suites: Vec<&str> = self.suites.iter().filter(on).copied().collect();
+            if !suites.is_empty() {
+                parts.push(format!("{method} on {}", suites.join(", ")));
+            }
+        }
+        match parts.is_empty() {
+            true => String::new(),
+            false => format!("{flag}: {}\n", parts.join("; ")),
+        }
+    }
+
+    /// One line with what warm-up took; empty if none is known.
+    fn warm_ups(&self) -> String {
+        let drafting = self.methods.iter().copied().filter(|m| *m != "vanilla");
+        let of = |method| {
+            let its = self.at.iter().filter(|(at, _)| at.1 == method);
+            let ns: u64 = its.map(|(_, stat)| stat.warm_up_ns).sum();
+            (ns > 0).then(|| format!("{method} {:.2} s", ns as f64 / 1e9))
+        };
+        let each: Vec<String> = std::iter::once("vanilla")
+            .chain(drafting)
+            .filter_map(of)
+            .collect();
+        match each.is_empty() {
+            true => String::new(),
+            false => format!("warm-up, not measured: {}\n", each.join(", ")),
+        }
+    }
+
     /// Intervals and shares, which would make the table too wide.
     fn asides(&self) -> String {
         let mut out = String::new();
         for method in self.methods.iter().filter(|m| **m != "vanilla") {
             out.push_str(&self.intervals(method, "tau", |s| s.tau_interval));
             out.push_str(&self.intervals(method, "speedup", |s| s.speedup_interval));
+            out.push_str(&self.by_pass(method));
             if let Some(share) = self.mean(method, |s| s.accepted_share) {
                 out.push_str(&format!("{method} drafts accepted: {}\n", percent(share)));
             }
@@ -356,6 +420,12 @@ impl<'a> Grid<'a> {
         if !shares.is_empty() {
             out.push_str(&format!("repeated 8-grams: {}\n", shares.join(", ")));
         }
+        out.push_str(&self.flagged("LOOPING TEXT, tau says little there", |s| s.is_degenerate()));
+        out.push_str(&self.warm_ups());
+        out.push_str(&self.flagged(
+            "unsettled, steps still varied by over 3 % when measuring began",
+            |s| s.is_unsettled,
+        ));
         out
     }
 }
@@ -384,12 +454,18 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
     );
     say("  interleaved; prefill is out, the drafter's own start on a prompt is in.");
     say("tok/s: (answer tokens - 1) / decode time, of one sequence.");
-    if stats.keys().any(|cell| cell.concurrency > 1) {
+    let is_batched = |cell: &Cell| cell.concurrency > 1 && cell.arrivals.is_closed();
+    if stats.keys().any(is_batched) {
         say(
             "batch tok/s: tokens of all sequences / wall time of the batch, prefills out; at concurrency above 1 the",
         );
         say("  speedup is the ratio of these.");
+    }
+    if stats.keys().any(Cell::is_batched) {
         crate::load::DEFINITIONS.iter().for_each(|line| say(line));
+    }
+    if stats.keys().any(|cell| !cell.arrivals.is_closed()) {
+        crate::load::OPEN_LOOP.iter().for_each(|line| say(line));
     }
     if stats.values().any(|s| s.correct.is_some()) {
         say(

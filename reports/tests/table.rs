@@ -1,8 +1,8 @@
 //! The terminal table as a reader sees it.
 
 use reports::{
-    Answer, Cell, Ended, Grams, Layout, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA,
-    SamplingKey, Thinking, Timeline, render,
+    Answer, ArrivalKey, Cell, Ended, Grams, Layout, Outcome, Phases, PromptKey, Record, Rounds,
+    SCHEMA, SamplingKey, Thinking, Timeline, render,
 };
 
 fn cell(method: &str, suite: &str) -> Cell {
@@ -12,6 +12,7 @@ fn cell(method: &str, suite: &str) -> Cell {
         sampling: SamplingKey::Greedy,
         thinking: Thinking::Off,
         concurrency: 1,
+        arrivals: ArrivalKey::Closed,
         method: method.into(),
     }
 }
@@ -52,6 +53,7 @@ fn answer(step: u32, ns_per_token: u64) -> Outcome {
         decode_ns: 12 * ns_per_token,
         batch_ns: 1000 + 12 * ns_per_token,
         timeline: Timeline {
+            arrived_ns: None,
             admitted_ns: 0,
             first_ns: 1000,
             step_ns: vec![u64::from(step) * ns_per_token; n],

@@ -14,7 +14,9 @@ use decode::{
     VerifyAll,
 };
 use models::Decoder;
-use reports::{Cell as CellKey, Outcome, PromptKey, Record, SCHEMA, SamplingKey, Thinking};
+use reports::{
+    ArrivalKey, Cell as CellKey, Outcome, PromptKey, Record, SCHEMA, SamplingKey, Thinking,
+};
 
 use crate::arms::{self, ArmPlan, DrafterPlan};
 use crate::assets::Shelf;
@@ -162,6 +164,7 @@ fn record(generation: &Generation) -> Record {
             sampling: SamplingKey::Greedy,
             thinking: Thinking::Off,
             concurrency: 1,
+            arrivals: ArrivalKey::Closed,
         },
         prompt: Some(PromptKey {
             id: "0".into(),

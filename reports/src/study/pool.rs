@@ -99,13 +99,15 @@ fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Tally {
     })
 }
 
-/// Pools the answers of one target, thinking off, by arm; an arm that failed or was skipped anywhere in a setting has
+/// Pools the answers of one target, thinking off and in closed loop, by arm; an arm that failed or was skipped anywhere in a setting has
 /// no pool there.
 pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> {
     let mut pools: BTreeMap<ArmKey, Pool> = BTreeMap::new();
     let mut troubled = Vec::new();
     for (cell, group) in groups(records) {
-        if cell.target != target || cell.thinking != Thinking::Off {
+        let is_meant =
+            cell.target == target && cell.thinking == Thinking::Off && cell.arrivals.is_closed();
+        if !is_meant {
             continue;
         }
         let key = ArmKey {

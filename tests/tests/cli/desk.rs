@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use candle_core::Tensor;
-use reports::{Record, read_records};
+use reports::{Outcome, Record, read_records};
 use tempfile::TempDir;
 use tests::{Shapes, hash_weights};
 
@@ -135,10 +135,12 @@ pub(crate) fn edit_json(path: &Path, key: &str, value: impl Into<serde_json::Val
     fs::write(path, json.to_string()).unwrap();
 }
 
-/// Records of a run, by method.
+/// Records of a run, those of warm-ups left out, by method.
 pub(crate) fn by_method(desk: &Desk) -> BTreeMap<String, Vec<Record>> {
     let mut out: BTreeMap<String, Vec<Record>> = BTreeMap::new();
-    for record in read_records(&desk.path("out/records.jsonl")).unwrap() {
+    let records = read_records(&desk.path("out/records.jsonl")).unwrap();
+    let is_warm_up = |r: &Record| matches!(r.outcome, Outcome::Started(_));
+    for record in records.into_iter().filter(|r| !is_warm_up(r)) {
         out.entry(record.cell.method.clone())
             .or_default()
             .push(record);

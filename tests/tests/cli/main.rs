@@ -80,6 +80,11 @@ fn zeros_and_values_out_of_range_name_their_flag() {
             "1,65",
             "--concurrency 65: must be between 1 and 64",
         ),
+        (
+            "--arrivals",
+            "closed,poisson-0",
+            "--arrivals: arrivals \"poisson-0\" are unknown; use closed, or poisson- and requests a second in thousandths",
+        ),
     ] {
         desk.refuses_in_a_line(&["run", "--out", "out", flag, value], &[want]);
     }

@@ -1,0 +1,138 @@
+//! What is decoded unmeasured before a cell's first answer: every class of shape that the cell can come to, then short
+//! batches until steps take equally long.
+
+use std::collections::BTreeMap;
+
+use crate::engine::Ask;
+use crate::measure::Times;
+
+/// Tokens of an answer while shapes are covered: at least one round, in which every drafter proposes all it can.
+pub(crate) const COVER_TOKENS: usize = 3;
+/// Tokens of an answer while steps settle.
+pub(crate) const SETTLE_TOKENS: usize = 16;
+/// Batches after which settling is given up.
+const MOST_BATCHES: usize = 10;
+/// Batches that must agree.
+const ALIKE: usize = 3;
+/// By how much of the shortest the longest median step of these may differ from it.
+const SPREAD: f64 = 0.03;
+
+/// Batches that come to every class of shape: a prefill for each power of two among the lengths of prompts, of the
+/// longest prompt in it; then 2, 4, 8 .. sequences at once up to as many as the cell can hold, of the shortest prompts.
+/// Each answers with a round of the arm's own proposals, so verify passes have the rows that the cell's will have.
+pub(crate) fn shapes(asks: &[Ask], slots: usize) -> Vec<Vec<&Ask>> {
+    let mut by_length: Vec<&Ask> = asks.iter().collect();
+    by_length.sort_by_key(|ask| ask.tokens.len());
+    let classes: BTreeMap<u32, &Ask> = by_length
+        .iter()
+        .filter_map(|ask| Some((ask.tokens.len().checked_ilog2()?, *ask)))
+        .collect();
+    let mut batches: Vec<Vec<&Ask>> = classes.into_values().map(|ask| vec![ask]).collect();
+    let most = slots.min(asks.len());
+    let mut n_at_once = 2;
+    while n_at_once / 2 < most {
+        batches.push(by_length[..n_at_once.min(most)].to_vec());
+        n_at_once *= 2;
+    }
+    batches
+}
+
+/// The batch that is repeated until steps settle: as many of the shortest prompts as the cell can hold at once.
+pub(crate) fn repeated(asks: &[Ask], slots: usize) -> Vec<&Ask> {
+    let mut by_length: Vec<&Ask> = asks.iter().collect();
+    by_length.sort_by_key(|ask| ask.tokens.len());
+    by_length.truncate(slots);
+    by_length
+}
+
+/// Median steps of the batches so far.
+#[derive(Debug, Default)]
+pub(crate) struct Settling(Vec<u64>);
+
+impl Settling {
+    /// Adds a batch; one without steps counts by its prefills.
+    pub(crate) fn add<'a>(&mut self, times: impl Iterator<Item = &'a Times>) {
+        let (mut steps, mut prefills) = (Vec::new(), Vec::new());
+        for times in times {
+            steps.extend_from_slice(&times.timeline.step_ns);
+            prefills.push(times.prefill_ns);
+        }
+        let mut values = if steps.is_empty() { prefills } else { steps };
+        values.sort_unstable();
+        self.0
+            .push(values.get(values.len() / 2).copied().unwrap_or(0));
+    }
+
+    /// Whether the last batches agree.
+    pub(crate) fn is_settled(&self) -> bool {
+        let Some(from) = self.0.len().checked_sub(ALIKE) else {
+            return false;
+        };
+        let last = &self.0[from..];
+        let (low, high) = (last.iter().min(), last.iter().max());
+        low.zip(high)
+            .is_some_and(|(low, high)| (high - low) as f64 <= SPREAD * *low as f64)
+    }
+
+    /// Whether there is no more to wait for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_settled() || self.0.len() >= MOST_BATCHES
+    }
+
+    /// The medians, in order.
+    pub(crate) fn into_medians(self) -> Vec<u64> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine_tests::asks_of;
+
+    fn lengths(batches: &[Vec<&Ask>]) -> Vec<Vec<usize>> {
+        let of = |batch: &Vec<&Ask>| batch.iter().map(|ask| ask.tokens.len()).collect();
+        batches.iter().map(of).collect()
+    }
+
+    #[test]
+    fn every_class_of_prompt_length_and_every_power_of_two_of_sequences_is_covered() {
+        let asks = asks_of(&[9, 2, 3, 40, 8, 33]);
+        let got = lengths(&shapes(&asks, 5));
+        let want: [&[usize]; 6] = [&[3], &[9], &[40], &[2, 3], &[2, 3, 8, 9], &[2, 3, 8, 9, 33]];
+        assert_eq!(got, want);
+        assert_eq!(lengths(&shapes(&asks, 1)), [[3], [9], [40]]);
+        assert_eq!(lengths(&shapes(&asks[..1], 4)), [[9]]);
+        let batch: Vec<usize> = repeated(&asks, 2).iter().map(|a| a.tokens.len()).collect();
+        assert_eq!(batch, [2, 3]);
+    }
+
+    #[test]
+    fn steps_have_settled_when_three_batches_agree_and_ten_are_the_end() {
+        let times = |step_ns: &[u64]| {
+            let mut times = Times {
+                prefill_ns: 7,
+                ..Times::default()
+            };
+            times.timeline.step_ns = step_ns.to_vec();
+            times
+        };
+        let mut settling = Settling::default();
+        for median in [200, 150, 100, 102] {
+            settling.add([times(&[1, median, 900])].iter());
+            assert!(!settling.is_over(), "{settling:?}");
+        }
+        settling.add([times(&[103])].iter());
+        assert!(settling.is_settled() && settling.is_over());
+        assert_eq!(settling.into_medians(), [200, 150, 100, 102, 103]);
+        let mut restless = Settling::default();
+        for batch in 0..10 {
+            assert!(!restless.is_over());
+            restless.add([times(&[100 + 10 * (batch % 2)])].iter());
+        }
+        assert!(!restless.is_settled() && restless.is_over());
+        let mut short = Settling::default();
+        short.add([times(&[])].iter());
+        assert_eq!(short.into_medians(), [7]);
+    }
+}
