@@ -1,6 +1,7 @@
 //! Suite definitions and prompt rendering.
 
 mod answer;
+mod code;
 mod error;
 mod public;
 mod render;
@@ -10,6 +11,7 @@ mod suite;
 mod template;
 
 pub use answer::is_right;
+pub use code::Program;
 pub use datasets::public::Reference;
 pub use error::{Error, Result};
 pub use public::{Content, Public, StandIn, public, public_ids};
