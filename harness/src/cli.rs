@@ -205,6 +205,10 @@ pub(crate) struct RunArgs {
     /// A target that cannot be loaded fails its groups and the rest goes on; exit code 1
     #[arg(long)]
     pub(crate) keep_going: bool,
+    /// Check answers that have tests (humaneval, mbpp) by running their code with python3, in a sandbox whose strength
+    /// the run names; without it they stay unchecked
+    #[arg(long)]
+    pub(crate) execute_code: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use suites::{Prompt, Subset, Suite, Turns, Wanted};
+use suites::{Prompt, Reference, Subset, Suite, Turns, Wanted};
 
 use crate::cli::DirArgs;
 
@@ -148,6 +148,13 @@ impl Library {
     /// The prompts of a suite that [`Self::open`] was given, in the order they are asked.
     pub(crate) fn prompts(&self, id: &str) -> &[Prompt] {
         self.suites.get(id).map_or(&[], |(suite, _)| &suite.prompts)
+    }
+
+    /// Whether code that answers a suite can be tested.
+    pub(crate) fn has_tests(&self, id: &str) -> bool {
+        let is_test = |r: &Reference| !matches!(r, Reference::Answer { .. });
+        let prompts = self.prompts(id).iter();
+        prompts.filter_map(|p| p.reference.as_ref()).any(is_test)
     }
 
     /// Answers that all prompts of a suite ask for, once each.

@@ -6,6 +6,7 @@ use suites::Renderer;
 
 use crate::engine::{Ask, Next, Talk};
 use crate::stage::Fit;
+use crate::verdicts::Judge;
 
 /// Bits of a request's id that hold the turn; the prompt's index is below, the sample above.
 const TURN_SHIFT: u32 = 24;
@@ -20,6 +21,8 @@ pub(crate) struct Conversation<'a> {
     pub(crate) stop_tokens: &'a [TokenId],
     /// What a slot holds.
     pub(crate) fit: &'a Fit,
+    /// Judges answers.
+    pub(crate) judge: &'a Judge<'a>,
 }
 
 impl Talk for Conversation<'_> {
@@ -56,7 +59,9 @@ impl Talk for Conversation<'_> {
 
     fn judge(&self, ask: &Ask, answer: &[TokenId]) -> Option<bool> {
         let reference = ask.reference.as_ref()?;
-        suites::is_right(&self.text(answer).ok()?, reference)
+        let asked = ask.turns.last()?;
+        self.judge
+            .is_right(&self.text(answer).ok()?, asked, reference)
     }
 }
 

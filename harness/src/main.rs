@@ -17,6 +17,7 @@ mod engine;
 #[cfg(test)]
 mod engine_tests;
 mod equality;
+mod execute;
 mod folder;
 mod generate;
 mod group;
@@ -44,6 +45,7 @@ mod stage;
 mod start;
 mod study;
 mod train;
+mod verdicts;
 mod warm_up;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use crate::conclude;
 use crate::data_talk::Conversation;
 use crate::engine::{self, Arm, Job, Measured, Sink};
 use crate::equality::Ledger;
+use crate::execute::Sandbox;
 use crate::folder::RunFolder;
 use crate::group::Group;
 use crate::interrupt::Interrupt;
@@ -23,6 +24,7 @@ use crate::schedule::{self, CostTable};
 use crate::seal::{Kept, Part};
 use crate::stage::{self, NoneFits, Stage};
 use crate::start::{self, Start};
+use crate::verdicts::{Judge, Runs};
 
 /// Runs the matrix, or what is left of it, and prints the table.
 ///
@@ -31,6 +33,7 @@ use crate::start::{self, Start};
 /// it, or a target fails without `--keep-going`.
 pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
     let start = start::start(args, caller)?;
+    let sandbox = args.execute_code.then(Sandbox::open).transpose()?;
     let folder = RunFolder::at(&start.out);
     let mut info = RunInfo::new(
         start.run.clone(),
@@ -39,6 +42,9 @@ pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
         start.shard,
         caller,
     )?;
+    if let Some(sandbox) = &sandbox {
+        info.execute(sandbox)?;
+    }
     if let Some(before) = &start.before {
         info.go_on(before)?;
     }
@@ -48,7 +54,7 @@ pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
     };
     let mut ledger = None;
     if !folder.is_complete() {
-        let mut work = Work::new(&start, &folder, info, keep_going)?;
+        let mut work = Work::new(&start, &folder, info, keep_going, sandbox.as_ref())?;
         let ending = work.all();
         work.recorder.progress.finish();
         if ending? == Measured::Stopped {
@@ -86,6 +92,8 @@ struct Work<'a> {
     folder: &'a RunFolder,
     info: RunInfo,
     recorder: Recorder,
+    /// Nothing if the code of answers must not be run.
+    sandbox: Option<&'a Sandbox>,
     /// Indices into the plan's groups of those that are not sealed.
     pending: Vec<usize>,
     /// The stage of the first target, loaded to find bad input early, or why it could not be.
@@ -99,6 +107,7 @@ impl<'a> Work<'a> {
         folder: &'a RunFolder,
         info: RunInfo,
         keep_going: KeepGoing,
+        sandbox: Option<&'a Sandbox>,
     ) -> Result<Self> {
         let (plan, mut ledger) = (&start.plan, Ledger::default());
         let mut pending = Vec::new();
@@ -113,7 +122,17 @@ impl<'a> Work<'a> {
             }
         }
         let ready = load_each(plan, &pending, keep_going, none_fits(start))?;
-        plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        let executes =
+            sandbox.map(
+                |sandbox| match plan.suites.iter().any(|id| plan.library.has_tests(id)) {
+                    true => format!("answers' code is run by {sandbox}"),
+                    false => "--execute-code: no suite of this run has tests".to_owned(),
+                },
+            );
+        plan.notes
+            .iter()
+            .chain(&executes)
+            .for_each(|note| eprintln!("note: {note}"));
         let n_answers = pending.iter().map(|at| plan.n_answers(&plan.groups[*at]));
         let n_sealed = plan.groups.len() - pending.len();
         let recorder = Recorder {
@@ -131,6 +150,7 @@ impl<'a> Work<'a> {
             folder,
             info,
             recorder,
+            sandbox,
             pending,
             ready,
         })
@@ -256,7 +276,9 @@ impl<'a> Work<'a> {
         let target = &plan.targets[group.target];
         let cost = self.cost(target, group.setting.concurrency).cloned();
         let stop_tokens = decode::Target::stop_tokens(&stage.target).to_vec();
+        let judge = Judge::new(self.sandbox.map(|sandbox| sandbox as &dyn Runs));
         let talk = Conversation {
+            judge: &judge,
             renderer: &stage.renderer,
             thinking: stage::switch(group.setting.thinking),
             stop_tokens: &stop_tokens,
@@ -277,6 +299,11 @@ impl<'a> Work<'a> {
         let its = stage.arms.iter_mut().filter(|a| group.arms.contains(&a.0));
         let mut arms: Vec<&mut Arm> = its.map(|a| &mut a.1).collect();
         let ending = engine::measure(&mut stage.target, &mut arms, &job, &mut self.recorder)?;
+        if let Some(trouble) = judge.trouble() {
+            self.recorder
+                .progress
+                .say(&format!("note: {title}: {trouble}"));
+        }
         let part = self.recorder.part.take();
         if ending == Measured::Whole {
             ensure!(

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::data::Origin;
+use crate::execute::Sandbox;
 use crate::machine::{self, Machine};
 use crate::plan::Plan;
 use crate::plan_file::PlanFile;
@@ -143,6 +144,17 @@ impl RunInfo {
             sittings: vec![serde_json::to_value(sitting)?],
             crates: provenance::crates(),
         })
+    }
+
+    /// Says of this sitting how it runs the code of answers.
+    ///
+    /// # Errors
+    /// Never in practice: a sandbox has string keys.
+    pub(crate) fn execute(&mut self, sandbox: &Sandbox) -> Result<()> {
+        if let Some(sitting) = self.sittings.last_mut() {
+            sitting["execute_code"] = serde_json::to_value(sandbox)?;
+        }
+        Ok(())
     }
 
     /// Goes on with the run that `before` describes: its id, its start, its step costs, its loads, its sittings.

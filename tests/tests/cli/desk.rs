@@ -27,11 +27,17 @@ impl Desk {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.run_with(args, &[])
+    }
+
+    /// As [`Desk::run`], with more variables of the environment.
+    pub(crate) fn run_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut command = assert_cmd::Command::new(binary());
         command
             .current_dir(self.dir.path())
             // Suites that the user has fetched are not the tests' matter.
             .env("XDG_CACHE_HOME", self.path("cache"))
+            .envs(variables.iter().copied())
             .args(args)
             .output()
             .unwrap()

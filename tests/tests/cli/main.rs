@@ -7,6 +7,7 @@
     reason = "a helper of a test may panic as the test may"
 )]
 
+mod code;
 mod data;
 mod desk;
 mod matrix;
