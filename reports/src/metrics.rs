@@ -38,7 +38,7 @@ pub struct CellStats {
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer / all 8-grams.
     pub repeated_share: Option<f64>,
-    /// Answers whose final answer is the known one, and answers that could be checked; `None` if none could.
+    /// Answers that are right, and answers that could be checked; `None` if none could.
     pub correct: Option<(usize, usize)>,
     /// Prompts that were not asked, since they do not fit the target.
     pub n_skipped: usize,

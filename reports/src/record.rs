@@ -193,7 +193,8 @@ pub struct Answer {
     pub phases: Phases,
     /// How repetitive the text is.
     pub grams: Grams,
-    /// Whether the final answer is the known one; absent if none is known or it cannot be checked.
+    /// Whether the final answer is the known one or the code passes the known tests; absent if none is known or it
+    /// was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correct: Option<bool>,
 }

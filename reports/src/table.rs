@@ -469,8 +469,9 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
     }
     if stats.values().any(|s| s.correct.is_some()) {
         say(
-            "correct: answers whose final answer is the known one, of those that could be checked; a guard, not a grade.",
+            "correct: answers whose final answer is the known one or whose code passes the known tests, of those that could",
         );
+        say("  be checked; a guard, not a grade.");
     }
     let any = |wanted: fn(&Equality) -> bool| stats.values().any(|s| wanted(&s.equality));
     if any(|e| matches!(e, Equality::Exact { .. })) {
