@@ -4,6 +4,7 @@
 //! [`CellStats`] from pooled records and has its definition written there. Nothing here knows a model or a clock.
 
 mod arrival_key;
+mod acceptance;
 mod bootstrap;
 mod calibration;
 mod coverage;
@@ -17,6 +18,7 @@ mod study;
 mod table;
 
 pub use arrival_key::{ArrivalKey, ArrivalKeyError};
+pub use acceptance::{AcceptanceSums, Convention};
 pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
 pub use coverage::{
     COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
