@@ -1,9 +1,12 @@
 //! Intervals of a ratio of sums whose unit is the prompt: answers to one prompt, and rounds of one answer, are not
 //! independent, so whole prompts are drawn anew.
 
+use std::collections::BTreeMap;
+
 use statrs::distribution::{ContinuousCDF as _, Normal, StudentsT};
 
 const RESAMPLES: usize = 10_000;
+const SEED: u64 = 0x5EED;
 
 /// Bias-corrected and accelerated bootstrap interval, 95 %, of a statistic over clusters: as many are drawn with
 /// replacement as there are. The same clusters give the same interval. `None` with fewer than 2 clusters, or if the
@@ -19,9 +22,9 @@ pub(crate) fn interval<T: Copy>(
     if clusters.len() < 2 {
         return None;
     }
-    let mut state = 0x5EED_u64;
+    let mut state = SEED;
     let mut drawn = Vec::with_capacity(clusters.len());
-    let mut values: Vec<f64> = (0..RESAMPLES)
+    let values: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
             drawn.clear();
             drawn.extend(
@@ -32,13 +35,116 @@ pub(crate) fn interval<T: Copy>(
             statistic(&drawn)
         })
         .collect();
-    values.sort_by(f64::total_cmp);
+    let without = || leave_one_out(clusters, &statistic);
+    ends_of(values, clusters.len(), statistic(clusters), without)
+}
+
+/// [`interval`] of a statistic of the clusters' sums, entry by entry: the same interval, without a copy of the clusters
+/// drawn.
+pub(crate) fn sums_interval<const N: usize>(
+    clusters: &[[u64; N]],
+    statistic: impl Fn(&[u64; N]) -> Option<f64>,
+) -> Option<(f64, f64)> {
+    if clusters.len() < 2 {
+        return None;
+    }
+    let mut state = SEED;
+    let values: Vec<f64> = (0..RESAMPLES)
+        .filter_map(|_| {
+            let mut sums = [0; N];
+            for _ in 0..clusters.len() {
+                add(&mut sums, &clusters[below(&mut state, clusters.len())]);
+            }
+            statistic(&sums)
+        })
+        .collect();
+    let mut total = [0; N];
+    clusters.iter().for_each(|c| add(&mut total, c));
+    let without = || {
+        let each = clusters.iter().map(|c| {
+            let mut rest = total;
+            rest.iter_mut().zip(c).for_each(|(sum, x)| *sum -= x);
+            statistic(&rest)
+        });
+        each.collect()
+    };
+    ends_of(values, clusters.len(), statistic(&total), without)
+}
+
+/// [`ratio_interval`] of each column of clusters. Columns with equally many clusters share their draws, which are the
+/// same anyway.
+pub(crate) fn ratio_intervals(columns: &[Vec<(u64, u64)>]) -> Vec<Option<(f64, f64)>> {
+    let mut by_len: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (idx, column) in columns.iter().enumerate() {
+        by_len.entry(column.len()).or_default().push(idx);
+    }
+    let mut found = vec![None; columns.len()];
+    for (n, group) in by_len.into_iter().filter(|(n, _)| *n >= 2) {
+        // [cluster, column, num and den]
+        let width = 2 * group.len();
+        let row = |cluster: usize| {
+            let of = move |idx: &usize| [columns[*idx][cluster].0, columns[*idx][cluster].1];
+            group.iter().flat_map(of)
+        };
+        let rows: Vec<u64> = (0..n).flat_map(row).collect();
+        let mut values = vec![Vec::with_capacity(RESAMPLES); group.len()];
+        let (mut state, mut sums) = (SEED, vec![0; width]);
+        for _ in 0..RESAMPLES {
+            sums.fill(0);
+            for _ in 0..n {
+                let at = below(&mut state, n) * width;
+                add(&mut sums, &rows[at..at + width]);
+            }
+            for (list, sum) in values.iter_mut().zip(sums.chunks_exact(2)) {
+                list.extend(ratio(sum[0], sum[1]));
+            }
+        }
+        for (idx, values) in group.into_iter().zip(values) {
+            let (num, den) = total(&columns[idx]);
+            let without = || {
+                let each = columns[idx].iter();
+                each.map(|c| ratio(num - c.0, den - c.1)).collect()
+            };
+            found[idx] = ends_of(values, n, ratio(num, den), without);
+        }
+    }
+    found
+}
+
+fn add(sums: &mut [u64], row: &[u64]) {
+    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+}
+
+fn total(clusters: &[(u64, u64)]) -> (u64, u64) {
+    clusters
+        .iter()
+        .fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1))
+}
+
+fn ratio(num: u64, den: u64) -> Option<f64> {
+    (den > 0).then(|| num as f64 / den as f64)
+}
+
+/// The interval's ends from the resampled `values`, in any order, the statistic of all clusters, and what it is without
+/// each one of them, which is `None` if it does not always exist.
+fn ends_of(
+    mut values: Vec<f64>,
+    n_clusters: usize,
+    value: Option<f64>,
+    without: impl FnOnce() -> Option<Vec<f64>>,
+) -> Option<(f64, f64)> {
     let last = values.len().checked_sub(1)?;
-    let at = |share: f64| values[(share * last as f64).round() as usize];
-    let ends = ends(clusters.len());
-    let [low, high] = match statistic(clusters) {
-        Some(value) => levels(&values, value, acceleration(clusters, &statistic), ends),
+    let ends = ends(n_clusters);
+    let [low, high] = match value {
+        Some(value) => {
+            let acceleration = without().map_or(0.0, |w| acceleration(&w));
+            levels(&values, value, acceleration, ends)
+        }
         None => ends.map(|z| Normal::standard().cdf(z)),
+    };
+    let mut at = |share: f64| {
+        let rank = (share * last as f64).round() as usize;
+        *values.select_nth_unstable_by(rank, f64::total_cmp).1
     };
     Some((at(low), at(high)))
 }
@@ -51,10 +157,11 @@ fn ends(n_clusters: usize) -> [f64; 2] {
     [-1.0, 1.0].map(|side| side * end * (n / (n - 1.0)).sqrt())
 }
 
-/// Which shares of the rising `values` are the ends, given the statistic of the clusters themselves.
+/// Which shares of the `values`, once they rise, are the ends, given the statistic of the clusters themselves.
 fn levels(values: &[f64], value: f64, acceleration: f64, ends: [f64; 2]) -> [f64; 2] {
-    let below = values.partition_point(|v| *v < value);
-    let upto = values.partition_point(|v| *v <= value);
+    let count = |is: fn(f64, f64) -> bool| values.iter().filter(|v| is(**v, value)).count();
+    let below = count(|v, value| v < value);
+    let upto = count(|v, value| v <= value);
     // Half of those that equal it lie below.
     let share = (below + upto) as f64 / (2 * values.len()) as f64;
     let normal = Normal::standard();
@@ -71,20 +178,25 @@ fn levels(values: &[f64], value: f64, acceleration: f64, ends: [f64; 2]) -> [f64
     }
 }
 
-/// A sixth of the skewness of the statistic's influence, from leaving out one cluster at a time; 0 if that fails.
-fn acceleration<T: Copy>(clusters: &[T], statistic: &impl Fn(&[T]) -> Option<f64>) -> f64 {
+/// The statistic without each cluster in turn; `None` if one of them does not exist.
+fn leave_one_out<T: Copy>(
+    clusters: &[T],
+    statistic: &impl Fn(&[T]) -> Option<f64>,
+) -> Option<Vec<f64>> {
     let mut rest: Vec<T> = clusters[1..].to_vec();
-    let mut without = Vec::with_capacity(clusters.len());
-    for (i, cluster) in clusters.iter().enumerate() {
-        match statistic(&rest) {
-            Some(value) => without.push(value),
-            None => return 0.0,
-        }
+    let each = clusters.iter().enumerate().map(|(i, cluster)| {
+        let value = statistic(&rest);
         // The next one comes out, this one back in.
         if let Some(slot) = rest.get_mut(i) {
             *slot = *cluster;
         }
-    }
+        value
+    });
+    each.collect()
+}
+
+/// A sixth of the skewness of the statistic's influence, from its values without one cluster at a time.
+fn acceleration(without: &[f64]) -> f64 {
     let mean = without.iter().sum::<f64>() / without.len() as f64;
     let power = |n: i32| without.iter().map(|v| (mean - v).powi(n)).sum::<f64>();
     let spread = power(2).powf(1.5);
@@ -97,16 +209,12 @@ fn acceleration<T: Copy>(clusters: &[T], statistic: &impl Fn(&[T]) -> Option<f64
 
 /// [`interval`] of `sum(num) / sum(den)` over clusters `(num, den)`.
 pub(crate) fn ratio_interval(clusters: &[(u64, u64)]) -> Option<(f64, f64)> {
-    interval(clusters, |drawn| {
-        let (num, den) = drawn
-            .iter()
-            .fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1));
-        (den > 0).then(|| num as f64 / den as f64)
-    })
+    let clusters: Vec<[u64; 2]> = clusters.iter().map(|c| [c.0, c.1]).collect();
+    sums_interval(&clusters, |[num, den]| ratio(*num, *den))
 }
 
 /// An index below `n`: splitmix64, the high bits scaled.
-fn below(state: &mut u64, n: usize) -> usize {
+pub(crate) fn below(state: &mut u64, n: usize) -> usize {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -124,6 +232,36 @@ mod tests {
         assert_eq!(ratio_interval(&[(6, 2); 5]), Some((3.0, 3.0)));
         assert_eq!(ratio_interval(&[(6, 2)]), None);
         assert_eq!(ratio_interval(&[(0, 0); 3]), None);
+    }
+
+    #[test]
+    fn the_three_ways_to_resample_give_the_same_interval() {
+        let mut state = 7;
+        let mut column = |n: u64| -> Vec<(u64, u64)> {
+            let of = |_| {
+                (
+                    below(&mut state, 40) as u64,
+                    1 + below(&mut state, 9) as u64,
+                )
+            };
+            (0..n).map(of).collect()
+        };
+        let columns = [
+            column(30),
+            column(12),
+            column(30),
+            column(1),
+            vec![(0, 0); 4],
+        ];
+        let by_copy = columns.each_ref().map(|clusters| {
+            interval(clusters, |drawn| {
+                let (num, den) = total(drawn);
+                ratio(num, den)
+            })
+        });
+        assert!(by_copy[0].is_some() && by_copy[3].is_none() && by_copy[4].is_none());
+        assert_eq!(ratio_intervals(&columns), by_copy);
+        assert_eq!(columns.each_ref().map(|c| ratio_interval(c)), by_copy);
     }
 
     #[test]
@@ -159,7 +297,8 @@ mod tests {
         let moment = |n| cubes.iter().map(|x| (x - center).powi(n)).sum::<f64>() / 20.0;
         let skewness = moment(3) / moment(2).powf(1.5);
         let want = skewness / (6.0 * 20f64.sqrt());
-        assert!((acceleration(&cubes, &mean) - want).abs() < 1e-9);
+        let without = leave_one_out(&cubes, &mean).unwrap();
+        assert!((acceleration(&without) - want).abs() < 1e-9);
     }
 
     /// Answers of one prompt: `(tokens, rounds)` of a drafter of 7 whose acceptance is the prompt's own, to about 120

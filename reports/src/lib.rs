@@ -15,6 +15,7 @@ mod record;
 mod sampling_key;
 mod store;
 mod study;
+mod survival;
 mod table;
 
 pub use arrival_key::{ArrivalKey, ArrivalKeyError};
@@ -35,4 +36,5 @@ pub use store::{StoreError, parse_records, read_records};
 pub use study::{
     Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,
 };
+pub use survival::{Counted, PositionStats, Survival, survival};
 pub use table::{Layout, render};

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::bootstrap::interval;
 use crate::metrics::groups;
 use crate::record::{Phases, Record, Rounds, Thinking};
+use crate::survival::{Counted, SurvivalTally};
 use crate::{RatedRound, SamplingKey, Share};
 
 /// What names an arm in one setting.
@@ -35,9 +36,7 @@ pub(crate) struct Pool {
     /// Ids of the runs that the answers are from.
     runs: BTreeSet<String>,
     prompts: BTreeMap<PromptAt, Tally>,
-    /// Rounds that reached a slot, and those that accepted it, first slot first.
-    slots: Vec<(u64, u64)>,
-    slots_of_prompts: BTreeMap<PromptAt, Vec<(u64, u64)>>,
+    slots: SurvivalTally<PromptAt>,
     rated: Vec<Rated>,
 }
 
@@ -136,7 +135,7 @@ pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> 
             };
             let at = (cell.suite.clone(), (*prompt).to_owned());
             pool.prompts.entry(at.clone()).or_default().add(&tally);
-            pool.add_slots(at, &rounds.verified, &rounds.accepted);
+            pool.slots.add(at, rounds);
             pool.add_rated(rounds);
         }
     }
@@ -145,26 +144,6 @@ pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> 
 }
 
 impl Pool {
-    fn add_slots(&mut self, at: PromptAt, verified: &[u32], accepted: &[u32]) {
-        let own = self.slots_of_prompts.entry(at).or_default();
-        for (verified, accepted) in verified.iter().zip(accepted) {
-            for slot in 0..*verified as usize {
-                // A slot is judged if all before it were accepted.
-                if slot > *accepted as usize {
-                    break;
-                }
-                let passed = u64::from(slot < *accepted as usize);
-                for slots in [&mut self.slots, own] {
-                    if slots.len() <= slot {
-                        slots.resize(slot + 1, (0, 0));
-                    }
-                    slots[slot].0 += 1;
-                    slots[slot].1 += passed;
-                }
-            }
-        }
-    }
-
     fn add_rated(&mut self, rounds: &Rounds) {
         let Some(confidences) = &rounds.confidence_ppm else {
             return;
@@ -252,19 +231,13 @@ impl Pool {
     /// For each slot, the share of its judged drafts that were accepted; a slot is judged if all before it were
     /// accepted.
     pub(crate) fn conditional_acceptance(&self) -> Vec<Share> {
-        let of_slot = |slot: usize| {
-            let clusters: Vec<(u64, u64)> = self
-                .slots_of_prompts
-                .values()
-                .filter_map(|slots| slots.get(slot).map(|s| (s.1, s.0)))
-                .collect();
-            let (judged, passed) = self.slots[slot];
-            Share {
-                value: passed as f64 / judged.max(1) as f64,
-                interval: crate::bootstrap::ratio_interval(&clusters),
-            }
+        let share = |counted: &Counted| {
+            Some(Share {
+                value: counted.share()?,
+                interval: counted.interval,
+            })
         };
-        (0..self.slots.len()).map(of_slot).collect()
+        self.slots.conditional().iter().filter_map(share).collect()
     }
 }
 
