@@ -9,12 +9,14 @@ mod bootstrap;
 mod calibration;
 mod coverage;
 mod latency;
+mod levels;
 mod load;
 mod metrics;
 mod record;
 mod sampling_key;
 mod store;
 mod study;
+mod sums;
 mod survival;
 mod table;
 
@@ -26,6 +28,7 @@ pub use coverage::{
     rescued_overall, slot_coverage,
 };
 pub use latency::{Latency, Plateau, percentile};
+pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
 pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Startup,

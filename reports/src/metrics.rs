@@ -1,9 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::SamplingKey;
-use crate::bootstrap::{interval, ratio_interval};
+use crate::bootstrap::ratio_interval;
 use crate::latency::Latency;
 use crate::record::{Answer, Cell, Outcome, PromptKey, Record, Startup};
+use crate::sums::{Clock, Sums, ratio};
 
 /// Share of repeated 8-grams above which a cell's text is called degenerate.
 const DEGENERATE: f64 = 0.2;
@@ -201,6 +202,7 @@ impl<'a> Group<'a> {
     fn stats(&self, cell: &Cell, vanilla: &Group<'_>) -> CellStats {
         let answers = || self.answers.values().copied();
         let sums: Sums = answers().collect();
+        let pairs: Vec<(Sums, Sums)> = self.paired(vanilla).into_values().collect();
         let taus: Vec<f64> = answers()
             .filter_map(|a| Sums::from_iter([a]).tau())
             .collect();
@@ -214,8 +216,12 @@ impl<'a> Group<'a> {
                 true => ratio(sums.committed, sums.busy_ns).map(|per_ns| per_ns * 1e9),
                 false => None,
             },
-            speedup: self.speedup(vanilla),
-            speedup_interval: self.speedup_interval(cell, vanilla),
+            speedup: Clock::Busy.speedup(&pairs),
+            speedup_interval: match cell.method.as_str() {
+                // Its speedup is 1 by definition.
+                "vanilla" => None,
+                _ => Clock::Busy.speedup_interval(&pairs),
+            },
             speedup_by_pass: self.speedup_by_pass(cell, vanilla),
             accepted_share: ratio(sums.accepted, sums.verified),
             repeated_share: ratio(sums.repeated, sums.grams),
@@ -230,7 +236,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn correct(&self) -> Option<(usize, usize)> {
+    pub(crate) fn correct(&self) -> Option<(usize, usize)> {
         let checked = || self.answers.values().filter_map(|a| a.answer.correct);
         let n_right = checked().filter(|is_right| *is_right).count();
         Some((n_right, checked().count())).filter(|(_, of)| *of > 0)
@@ -247,31 +253,22 @@ impl<'a> Group<'a> {
         ratio_interval(&clusters)
     }
 
-    fn speedup(&self, vanilla: &Group<'_>) -> Option<f64> {
-        speedup(&self.paired(vanilla))
-    }
-
     /// Empty for vanilla, and where there is one pass alone or one without a speedup.
     fn speedup_by_pass(&self, cell: &Cell, vanilla: &Group<'_>) -> Vec<f64> {
         let passes: BTreeSet<u32> = self.answers.keys().map(|key| key.2).collect();
         if cell.method == "vanilla" || passes.len() < 2 {
             return Vec::new();
         }
-        let of_pass = |pass: &u32| speedup(&self.paired_where(vanilla, |key| key.2 == *pass));
+        let of_pass = |pass: &u32| {
+            let pairs = self.paired_where(vanilla, |key| key.2 == *pass);
+            Clock::Busy.speedup(&pairs.into_values().collect::<Vec<_>>())
+        };
         let each: Option<Vec<f64>> = passes.iter().map(of_pass).collect();
         each.unwrap_or_default()
     }
 
-    /// `None` for vanilla, whose speedup is 1 by definition.
-    fn speedup_interval(&self, cell: &Cell, vanilla: &Group<'_>) -> Option<(f64, f64)> {
-        match cell.method.as_str() {
-            "vanilla" => None,
-            _ => interval(&self.paired(vanilla), speedup),
-        }
-    }
-
     /// For each prompt that both have answered, this method's sums and vanilla's; none if vanilla has trouble.
-    fn paired(&self, vanilla: &Group<'_>) -> Vec<(Sums, Sums)> {
+    pub(crate) fn paired(&self, vanilla: &Group<'_>) -> BTreeMap<&'a str, (Sums, Sums)> {
         self.paired_where(vanilla, |_| true)
     }
 
@@ -280,8 +277,8 @@ impl<'a> Group<'a> {
         &self,
         vanilla: &Group<'_>,
         is_meant: impl Fn(&Pair<'_>) -> bool,
-    ) -> Vec<(Sums, Sums)> {
-        let mut prompts: BTreeMap<&str, (Sums, Sums)> = BTreeMap::new();
+    ) -> BTreeMap<&'a str, (Sums, Sums)> {
+        let mut prompts: BTreeMap<&'a str, (Sums, Sums)> = BTreeMap::new();
         if vanilla.trouble.is_none() {
             for (key, answer) in self.answers.iter().filter(|(key, _)| is_meant(key)) {
                 if let Some(other) = vanilla.answers.get(key) {
@@ -291,10 +288,10 @@ impl<'a> Group<'a> {
                 }
             }
         }
-        prompts.into_values().collect()
+        prompts
     }
 
-    fn equality(&self, cell: &Cell, vanilla: &Group<'_>) -> Equality {
+    pub(crate) fn equality(&self, cell: &Cell, vanilla: &Group<'_>) -> Equality {
         if self.answers.is_empty() {
             return Equality::Unknown;
         }
@@ -340,70 +337,6 @@ impl Pass {
             / u128::from(self.decoding_ns);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sums {
-    rounds: u64,
-    verified: u64,
-    accepted: u64,
-    committed: u64,
-    decode_ns: u64,
-    busy_ns: u64,
-    grams: u64,
-    repeated: u64,
-}
-
-impl Sums {
-    /// An answer that ended with prefill has no round, so its decode time belongs to no token and is left out.
-    fn add(&mut self, timed: Timed<'_>) {
-        let answer = timed.answer;
-        let sum = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
-        self.rounds += answer.rounds.committed.len() as u64;
-        self.verified += sum(&answer.rounds.verified);
-        self.accepted += sum(&answer.rounds.accepted);
-        self.committed += sum(&answer.rounds.committed);
-        if !answer.rounds.committed.is_empty() {
-            self.decode_ns += answer.decode_ns;
-        }
-        self.busy_ns += timed.busy_ns;
-        self.grams += u64::from(answer.grams.total);
-        self.repeated += u64::from(answer.grams.repeated);
-    }
-
-    fn tau(&self) -> Option<f64> {
-        ratio(self.committed, self.rounds)
-    }
-
-    /// Committed tokens are the answer's tokens without the first.
-    fn tokens_per_sec(&self) -> Option<f64> {
-        ratio(self.committed, self.decode_ns).map(|per_ns| per_ns * 1e9)
-    }
-}
-
-/// Vanilla's time a token over the method's, pooled over prompts `(method's, vanilla's)`.
-fn speedup(prompts: &[(Sums, Sums)]) -> Option<f64> {
-    let pool = |pick: fn(&(Sums, Sums)) -> Sums| {
-        let (ns, tokens) = prompts
-            .iter()
-            .map(pick)
-            .fold((0, 0), |sum, s| (sum.0 + s.busy_ns, sum.1 + s.committed));
-        ratio(ns, tokens).filter(|ns| *ns > 0.0)
-    };
-    Some(pool(|p| p.1)? / pool(|p| p.0)?)
-}
-
-impl<'a> FromIterator<Timed<'a>> for Sums {
-    fn from_iter<I: IntoIterator<Item = Timed<'a>>>(answers: I) -> Self {
-        answers.into_iter().fold(Self::default(), |mut sums, a| {
-            sums.add(a);
-            sums
-        })
-    }
-}
-
-fn ratio(num: u64, den: u64) -> Option<f64> {
-    (den > 0).then(|| num as f64 / den as f64)
 }
 
 #[cfg(test)]
