@@ -14,6 +14,7 @@ mod load;
 mod metrics;
 mod record;
 mod sampling_key;
+mod stats;
 mod store;
 mod study;
 mod sums;
@@ -35,6 +36,7 @@ pub use record::{
     Thinking, Timeline,
 };
 pub use sampling_key::{SamplingKey, SamplingKeyError};
+pub use stats::{PairedSums, benjamini_hochberg, swap_test, wilson};
 pub use store::{StoreError, parse_records, read_records};
 pub use study::{
     Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,
