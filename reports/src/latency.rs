@@ -1,6 +1,8 @@
 //! What a client of the engine sees: waiting times by percentile, and throughput over a whole cell and over its full
 //! part.
 
+use std::collections::BTreeMap;
+
 use crate::metrics::Group;
 use crate::record::{Answer, Cell};
 
@@ -44,12 +46,7 @@ pub struct Plateau {
 impl Latency {
     /// Of all answers of one cell.
     pub(crate) fn of(group: &Group<'_>, cell: &Cell) -> Self {
-        // A later turn is a batch of its own.
-        let mut passes: std::collections::BTreeMap<(u32, u32), Vec<&Answer>> = Default::default();
-        for ((_, _, pass, turn), timed) in &group.answers {
-            let batch = passes.entry((*pass, *turn)).or_default();
-            batch.push(timed.answer);
-        }
+        let passes = passes(group);
         let answers = || passes.values().flatten().copied();
         let list = |of: fn(&Answer) -> Option<u64>| rising(answers().filter_map(of).collect());
         let batches: Vec<&Vec<&Answer>> = passes.values().collect();
@@ -74,9 +71,27 @@ impl Latency {
     }
 }
 
+/// Answers by pass and turn: a later turn is a batch of its own.
+fn passes<'a>(group: &Group<'a>) -> BTreeMap<(u32, u32), Vec<&'a Answer>> {
+    let mut passes: BTreeMap<(u32, u32), Vec<&Answer>> = BTreeMap::new();
+    for ((_, _, pass, turn), timed) in &group.answers {
+        let batch = passes.entry((*pass, *turn)).or_default();
+        batch.push(timed.answer);
+    }
+    passes
+}
+
 fn rising(mut values: Vec<u64>) -> Vec<u64> {
     values.sort_unstable();
     values
+}
+
+/// Answer tokens of a cell, and the wall time in nanoseconds of the batches that gave them.
+pub(crate) fn wall(group: &Group<'_>, cell: &Cell) -> (u64, u64) {
+    let passes = passes(group);
+    let answers = passes.values().flatten();
+    let tokens = answers.map(|a| u64::from(a.n_tokens)).sum();
+    (tokens, wall_ns(&passes.values().collect::<Vec<_>>(), cell))
 }
 
 /// Wall time of all batches.

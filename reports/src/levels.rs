@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::SamplingKey;
 use crate::acceptance::AcceptanceSums;
 use crate::bootstrap::ratio_interval;
 use crate::metrics::{Equality, Group, groups};
 use crate::record::{Cell, Record, Rounds, Thinking};
 use crate::sums::{Clock, Sums, ratio};
+use crate::{ArrivalKey, SamplingKey};
 
 /// What a suite asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,11 +89,18 @@ pub struct LevelKey {
     pub thinking: Thinking,
     /// Sequences decoded at once, at least 1.
     pub concurrency: u32,
+    /// When requests come.
+    pub arrivals: ArrivalKey,
     /// Id of the method.
     pub method: String,
 }
 
 impl LevelKey {
+    /// Whether sequences share the machine at the pace of the method, so that a throughput is the method's own.
+    fn has_throughput(&self) -> bool {
+        self.concurrency > 1 && self.arrivals.is_closed()
+    }
+
     /// The row of `level` that a cell belongs to.
     pub fn of(level: Level, cell: &Cell) -> Self {
         let upto = |last: Level| level <= last;
@@ -105,6 +112,7 @@ impl LevelKey {
             sampling: cell.sampling,
             thinking: cell.thinking,
             concurrency: cell.concurrency,
+            arrivals: cell.arrivals,
             method: cell.method.clone(),
         }
     }
@@ -167,7 +175,7 @@ pub struct LevelRow {
     /// Vanilla's time a token from entering a slot to the last token over the method's, prefill in, waiting for others
     /// out; for equal texts the ratio of latencies of the same answers.
     pub speedup_end_to_end: Option<Estimate>,
-    /// The method's tokens a second of all sequences over vanilla's; `None` at concurrency 1.
+    /// The method's tokens a second of all sequences over vanilla's; `None` at concurrency 1 and in open loop.
     pub throughput_ratio: Option<Estimate>,
     /// Decode tokens a second of one sequence.
     pub tokens_per_sec: Option<f64>,
@@ -181,7 +189,7 @@ pub struct LevelRow {
     pub speedup_decode_averages: Averages,
     /// Of the cells' speedup end to end.
     pub speedup_end_to_end_averages: Averages,
-    /// Of the cells' ratio of throughputs; `None` at concurrency 1.
+    /// Of the cells' ratio of throughputs; `None` at concurrency 1 and in open loop.
     pub throughput_ratio_averages: Averages,
     /// Drafts accepted over drafts verified, from 0 to 1.
     pub accepted_share: Option<f64>,
@@ -196,20 +204,20 @@ pub struct LevelRow {
 }
 
 impl LevelRow {
-    /// The speedup of a headline, as [`crate::CellStats::speedup`] has it: of decoding at concurrency 1, of throughput
-    /// above.
+    /// The speedup of a headline, as [`crate::CellStats::speedup`] has it: of decoding at concurrency 1 and in open loop, else
+    /// of throughput.
     pub fn speedup(&self) -> Option<Estimate> {
-        match self.key.concurrency {
-            1 => self.speedup_decode,
-            _ => self.throughput_ratio,
+        match self.key.has_throughput() {
+            false => self.speedup_decode,
+            true => self.throughput_ratio,
         }
     }
 
     /// The averages of [`Self::speedup`] over cells.
     pub fn speedup_averages(&self) -> Averages {
-        match self.key.concurrency {
-            1 => self.speedup_decode_averages,
-            _ => self.throughput_ratio_averages,
+        match self.key.has_throughput() {
+            false => self.speedup_decode_averages,
+            true => self.throughput_ratio_averages,
         }
     }
 }
@@ -345,12 +353,14 @@ fn row(key: LevelKey, parts: &[Part<'_>]) -> LevelRow {
     row.tau_averages = of_cells(&|p| p.total().tau());
     row.speedup_decode_averages = of_cells(&|p| p.speedup(Clock::Decode));
     row.speedup_end_to_end_averages = of_cells(&|p| p.speedup(Clock::EndToEnd));
-    if row.key.concurrency > 1 {
+    if row.key.has_throughput() {
         row.throughput_ratio = estimate(Clock::Busy);
         row.throughput_ratio_averages = of_cells(&|p| p.speedup(Clock::Busy));
     }
     row.tokens_per_sec = total.tokens_per_sec();
-    row.throughput = ratio(total.committed, total.busy_ns).map(|per_ns| per_ns * 1e9);
+    if row.key.arrivals.is_closed() {
+        row.throughput = ratio(total.committed, total.busy_ns).map(|per_ns| per_ns * 1e9);
+    }
     row.tau_quarters = quarters.map(|(committed, rounds)| ratio(committed, rounds));
     row.accepted_share = ratio(total.accepted, total.verified);
     row.repeated_share = ratio(total.repeated, total.grams);

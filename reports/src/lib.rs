@@ -3,11 +3,13 @@
 //! A [`Record`] is one answer in whole numbers: tokens, rounds, nanoseconds. Every ratio is computed in
 //! [`CellStats`] from pooled records and has its definition written there. Nothing here knows a model or a clock.
 
-mod arrival_key;
 mod acceptance;
+mod arrival_key;
 mod bootstrap;
 mod calibration;
+mod contrast;
 mod coverage;
+mod export;
 mod latency;
 mod levels;
 mod load;
@@ -21,12 +23,18 @@ mod sums;
 mod survival;
 mod table;
 
-pub use arrival_key::{ArrivalKey, ArrivalKeyError};
 pub use acceptance::{AcceptanceSums, Convention};
+pub use arrival_key::{ArrivalKey, ArrivalKeyError};
 pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
+pub use contrast::{Contrast, FALSE_DISCOVERIES, Measure, contrasts};
 pub use coverage::{
     COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
     rescued_overall, slot_coverage,
+};
+pub use export::{
+    Column, Columns, ExportError, PaperBlock, PaperCell, PaperRow, PaperTable, PaperValue, Rank,
+    Values, answer_columns, bencher_json, level_columns, openmetrics, paper_tables,
+    vllm_bench_json,
 };
 pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};

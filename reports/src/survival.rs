@@ -156,6 +156,11 @@ impl<P: Ord> SurvivalTally<P> {
         }
     }
 
+    /// All but the positions.
+    pub(crate) fn counts(&self) -> &Survival {
+        &self.totals
+    }
+
     pub(crate) fn finish(&self) -> Survival {
         let n_positions = self.n_positions();
         let columns = (0..n_positions).flat_map(|at| {

@@ -431,7 +431,7 @@ impl<'a> Grid<'a> {
 }
 
 /// Ids in the given order; those it does not name follow by name.
-fn ordered<'a>(ids: BTreeSet<&'a str>, order: &[String]) -> Vec<&'a str> {
+pub(crate) fn ordered<'a>(ids: BTreeSet<&'a str>, order: &[String]) -> Vec<&'a str> {
     let mut ids: Vec<&str> = ids.into_iter().collect();
     ids.sort_by_key(|id| order.iter().position(|o| o == id).unwrap_or(order.len()));
     ids

@@ -44,7 +44,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("plotters", &["reports"]),
     ("dejavu", &["reports"]),
     ("minijinja", &["suites"]),
-    ("parquet", &["datasets"]),
+    ("parquet", &["datasets", "reports"]),
     ("ureq", &["harness"]),
     ("flate2", &["datasets", "reports"]),
     ("tokenizers", &["suites", "training", "harness"]),
