@@ -2,7 +2,7 @@
 
 mod plot;
 mod png;
-mod pool;
+pub(crate) mod pool;
 mod sheet;
 mod sheets;
 

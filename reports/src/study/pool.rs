@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bootstrap::interval;
-use crate::metrics::groups;
-use crate::record::{Phases, Record, Rounds, Thinking};
+use crate::metrics::{Group, groups};
+use crate::record::{Cell, Phases, Record, Rounds, Thinking};
 use crate::survival::{Counted, SurvivalTally};
-use crate::{RatedRound, SamplingKey, Share};
+use crate::{ArrivalKey, RatedRound, SamplingKey, Share};
 
 /// What names an arm in one setting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ArmKey {
     pub(crate) sampling: SamplingKey,
     pub(crate) concurrency: u32,
+    pub(crate) arrivals: ArrivalKey,
     pub(crate) method: String,
 }
 
@@ -22,6 +23,7 @@ impl ArmKey {
         Self {
             sampling: SamplingKey::Greedy,
             concurrency: 1,
+            arrivals: ArrivalKey::Closed,
             method: method.to_owned(),
         }
     }
@@ -98,20 +100,30 @@ fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Tally {
     })
 }
 
-/// Pools the answers of one target, thinking off and in closed loop, by arm; an arm that failed or was skipped anywhere in a setting has
-/// no pool there.
+/// Pools the answers of one target, thinking off and in closed loop, by arm; an arm that failed or was skipped anywhere
+/// in a setting has no pool there.
 pub(crate) fn pools(records: &[Record], target: &str) -> BTreeMap<ArmKey, Pool> {
+    let mut pools = pools_of(&groups(records), target, Thinking::Off);
+    pools.retain(|key, _| key.arrivals.is_closed());
+    pools
+}
+
+/// [`pools`] of either thinking and of any arrivals, of answers that are grouped already.
+pub(crate) fn pools_of(
+    groups: &BTreeMap<&Cell, Group<'_>>,
+    target: &str,
+    thinking: Thinking,
+) -> BTreeMap<ArmKey, Pool> {
     let mut pools: BTreeMap<ArmKey, Pool> = BTreeMap::new();
     let mut troubled = Vec::new();
-    for (cell, group) in groups(records) {
-        let is_meant =
-            cell.target == target && cell.thinking == Thinking::Off && cell.arrivals.is_closed();
-        if !is_meant {
+    for (cell, group) in groups {
+        if cell.target != target || cell.thinking != thinking {
             continue;
         }
         let key = ArmKey {
             sampling: cell.sampling,
             concurrency: cell.concurrency,
+            arrivals: cell.arrivals,
             method: cell.method.clone(),
         };
         if group.trouble.is_some() {
@@ -174,6 +186,16 @@ impl Pool {
         sum(self.prompts.values())
     }
 
+    /// The sums of each prompt, by suite and prompt.
+    pub(crate) fn prompts(&self) -> &BTreeMap<(String, String), Tally> {
+        &self.prompts
+    }
+
+    /// Whether the answers of both are from the same runs; times of different processes are no pair.
+    pub(crate) fn is_of_runs_of(&self, other: &Self) -> bool {
+        self.runs == other.runs
+    }
+
     /// Suites with answers.
     pub(crate) fn suites(&self) -> Vec<&str> {
         let mut suites: Vec<&str> = self.prompts.keys().map(|at| at.0.as_str()).collect();
@@ -205,7 +227,7 @@ impl Pool {
     /// Throughput over that of another arm, minus 1, on the prompts that both answered; nothing if the two were not
     /// measured in the same runs, since times of different processes are no pair.
     pub(crate) fn throughput_gain(&self, other: &Self) -> Option<Share> {
-        match self.runs == other.runs {
+        match self.is_of_runs_of(other) {
             true => self.gain(other, Tally::throughput),
             false => None,
         }
