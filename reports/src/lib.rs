@@ -14,6 +14,7 @@ mod latency;
 mod levels;
 mod load;
 mod metrics;
+mod page;
 mod record;
 mod sampling_key;
 mod stats;
@@ -39,6 +40,7 @@ pub use export::{
 pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
+pub use page::{PageInput, page};
 pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Startup,
     Thinking, Timeline,
