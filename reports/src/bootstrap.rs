@@ -39,40 +39,45 @@ pub(crate) fn interval<T: Copy>(
     ends_of(values, clusters.len(), statistic(clusters), without)
 }
 
-/// [`interval`] of a statistic of the clusters' sums, entry by entry: the same interval, without a copy of the clusters
-/// drawn.
-pub(crate) fn sums_interval<const N: usize>(
+/// [`interval`] of each statistic of the clusters' sums, entry by entry: the same intervals, without a copy of the
+/// clusters drawn, and with one draw for all.
+pub(crate) fn sums_intervals<const N: usize, const M: usize>(
     clusters: &[[u64; N]],
-    statistic: impl Fn(&[u64; N]) -> Option<f64>,
-) -> Option<(f64, f64)> {
+    statistics: [impl Fn(&[u64; N]) -> Option<f64>; M],
+) -> [Option<(f64, f64)>; M] {
     if clusters.len() < 2 {
-        return None;
+        return [None; M];
     }
     let mut state = SEED;
-    let values: Vec<f64> = (0..RESAMPLES)
-        .filter_map(|_| {
-            let mut sums = [0; N];
-            for _ in 0..clusters.len() {
-                add(&mut sums, &clusters[below(&mut state, clusters.len())]);
-            }
-            statistic(&sums)
-        })
-        .collect();
+    let mut values = [(); M].map(|()| Vec::with_capacity(RESAMPLES));
+    for _ in 0..RESAMPLES {
+        let mut sums = [0; N];
+        for _ in 0..clusters.len() {
+            add(&mut sums, &clusters[below(&mut state, clusters.len())]);
+        }
+        for (list, statistic) in values.iter_mut().zip(&statistics) {
+            list.extend(statistic(&sums));
+        }
+    }
     let mut total = [0; N];
     clusters.iter().for_each(|c| add(&mut total, c));
-    let without = || {
-        let each = clusters.iter().map(|c| {
-            let mut rest = total;
-            rest.iter_mut().zip(c).for_each(|(sum, x)| *sum -= x);
-            statistic(&rest)
-        });
-        each.collect()
-    };
-    ends_of(values, clusters.len(), statistic(&total), without)
+    let mut found = [None; M];
+    for ((found, statistic), values) in found.iter_mut().zip(&statistics).zip(values) {
+        let without = || {
+            let each = clusters.iter().map(|c| {
+                let mut rest = total;
+                rest.iter_mut().zip(c).for_each(|(sum, x)| *sum -= x);
+                statistic(&rest)
+            });
+            each.collect()
+        };
+        *found = ends_of(values, clusters.len(), statistic(&total), without);
+    }
+    found
 }
 
 /// [`ratio_interval`] of each column of clusters. Columns with equally many clusters share their draws, which are the
-/// same anyway.
+/// same anyway, and their equal parts are added up once.
 pub(crate) fn ratio_intervals(columns: &[Vec<(u64, u64)>]) -> Vec<Option<(f64, f64)>> {
     let mut by_len: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (idx, column) in columns.iter().enumerate() {
@@ -80,13 +85,19 @@ pub(crate) fn ratio_intervals(columns: &[Vec<(u64, u64)>]) -> Vec<Option<(f64, f
     }
     let mut found = vec![None; columns.len()];
     for (n, group) in by_len.into_iter().filter(|(n, _)| *n >= 2) {
-        // [cluster, column, num and den]
-        let width = 2 * group.len();
-        let row = |cluster: usize| {
-            let of = move |idx: &usize| [columns[*idx][cluster].0, columns[*idx][cluster].1];
-            group.iter().flat_map(of)
-        };
-        let rows: Vec<u64> = (0..n).flat_map(row).collect();
+        let mut parts = Parts::default();
+        let places: Vec<(usize, usize)> = group
+            .iter()
+            .map(|idx| {
+                let num = parts.place(columns[*idx].iter().map(|c| c.0).collect());
+                (
+                    num,
+                    parts.place(columns[*idx].iter().map(|c| c.1).collect()),
+                )
+            })
+            .collect();
+        let rows = parts.rows(n);
+        let width = parts.0.len();
         let mut values = vec![Vec::with_capacity(RESAMPLES); group.len()];
         let (mut state, mut sums) = (SEED, vec![0; width]);
         for _ in 0..RESAMPLES {
@@ -95,8 +106,8 @@ pub(crate) fn ratio_intervals(columns: &[Vec<(u64, u64)>]) -> Vec<Option<(f64, f
                 let at = below(&mut state, n) * width;
                 add(&mut sums, &rows[at..at + width]);
             }
-            for (list, sum) in values.iter_mut().zip(sums.chunks_exact(2)) {
-                list.extend(ratio(sum[0], sum[1]));
+            for (list, (num, den)) in values.iter_mut().zip(&places) {
+                list.extend(ratio(sums[*num], sums[*den]));
             }
         }
         for (idx, values) in group.into_iter().zip(values) {
@@ -109,6 +120,27 @@ pub(crate) fn ratio_intervals(columns: &[Vec<(u64, u64)>]) -> Vec<Option<(f64, f
         }
     }
     found
+}
+
+/// Distinct lists of one number a cluster.
+#[derive(Default)]
+struct Parts(Vec<Vec<u64>>);
+
+impl Parts {
+    fn place(&mut self, part: Vec<u64>) -> usize {
+        let known = self.0.iter().position(|p| *p == part);
+        known.unwrap_or_else(|| {
+            self.0.push(part);
+            self.0.len() - 1
+        })
+    }
+
+    /// `[cluster, part]`.
+    fn rows(&self, n: usize) -> Vec<u64> {
+        (0..n)
+            .flat_map(|cluster| self.0.iter().map(move |part| part[cluster]))
+            .collect()
+    }
 }
 
 fn add(sums: &mut [u64], row: &[u64]) {
@@ -210,7 +242,8 @@ fn acceleration(without: &[f64]) -> f64 {
 /// [`interval`] of `sum(num) / sum(den)` over clusters `(num, den)`.
 pub(crate) fn ratio_interval(clusters: &[(u64, u64)]) -> Option<(f64, f64)> {
     let clusters: Vec<[u64; 2]> = clusters.iter().map(|c| [c.0, c.1]).collect();
-    sums_interval(&clusters, |[num, den]| ratio(*num, *den))
+    let [found] = sums_intervals(&clusters, [|[num, den]: &[u64; 2]| ratio(*num, *den)]);
+    found
 }
 
 /// An index below `n`: splitmix64, the high bits scaled.

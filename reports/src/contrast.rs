@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use crate::metrics::{Group, groups};
 use crate::record::{Cell, Record};
 use crate::stats::{PairedSums, benjamini_hochberg, swap_test};
@@ -71,12 +73,13 @@ pub fn contrasts(records: &[Record]) -> Vec<Contrast> {
             own.push((cell, group));
         }
     }
-    let mut found = Vec::new();
-    for methods in settings.values() {
-        for measure in Measure::ALL {
-            found.extend(of_setting(methods, measure));
-        }
-    }
+    let of_both = |methods: &Vec<_>| {
+        Measure::ALL
+            .map(|measure| of_setting(methods, measure))
+            .concat()
+    };
+    let settings: Vec<_> = settings.into_values().collect();
+    let mut found: Vec<Contrast> = settings.par_iter().flat_map_iter(of_both).collect();
     let p_values: Vec<f64> = found.iter().map(|c| c.p_value).collect();
     for (contrast, adjusted) in found.iter_mut().zip(benjamini_hochberg(&p_values)) {
         contrast.adjusted = adjusted;

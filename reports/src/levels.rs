@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use rayon::prelude::*;
+
 use crate::acceptance::AcceptanceSums;
 use crate::bootstrap::ratio_interval;
 use crate::metrics::{Equality, Group, groups};
 use crate::record::{Cell, Record, Rounds, Thinking};
-use crate::sums::{Clock, Sums, ratio};
+use crate::sums::{Clock, Sums, ratio, speedup_intervals};
 use crate::{ArrivalKey, SamplingKey};
 
 /// What a suite asks for.
@@ -236,7 +238,8 @@ pub fn levels(records: &[Record]) -> Vec<LevelRow> {
         }
         rows.insert(LevelKey::of(Level::Suite, cell), vec![part]);
     }
-    rows.into_iter()
+    let rows: Vec<(LevelKey, Vec<Part<'_>>)> = rows.into_iter().collect();
+    rows.into_par_iter()
         .map(|(key, parts)| row(key, &parts))
         .collect()
 }
@@ -339,22 +342,24 @@ fn row(key: LevelKey, parts: &[Part<'_>]) -> LevelRow {
         interval: ratio_interval(&clusters),
     });
     let pairs: Vec<(Sums, Sums)> = pairs.into_values().collect();
-    let vanilla = row.key.method == "vanilla";
-    let estimate = |clock: Clock| {
+    let [decode, end_to_end, busy] = match row.key.method.as_str() {
+        "vanilla" => [None; 3],
+        _ => speedup_intervals(&pairs),
+    };
+    let estimate = |clock: Clock, interval| {
         let value = clock.speedup(&pairs)?;
-        let interval = (!vanilla).then(|| clock.speedup_interval(&pairs)).flatten();
         Some(Estimate { value, interval })
     };
     let of_cells = |of: &dyn Fn(&Part<'_>) -> Option<f64>| {
         Averages::of(&parts.iter().map(of).collect::<Vec<_>>())
     };
-    row.speedup_decode = estimate(Clock::Decode);
-    row.speedup_end_to_end = estimate(Clock::EndToEnd);
+    row.speedup_decode = estimate(Clock::Decode, decode);
+    row.speedup_end_to_end = estimate(Clock::EndToEnd, end_to_end);
     row.tau_averages = of_cells(&|p| p.total().tau());
     row.speedup_decode_averages = of_cells(&|p| p.speedup(Clock::Decode));
     row.speedup_end_to_end_averages = of_cells(&|p| p.speedup(Clock::EndToEnd));
     if row.key.has_throughput() {
-        row.throughput_ratio = estimate(Clock::Busy);
+        row.throughput_ratio = estimate(Clock::Busy, busy);
         row.throughput_ratio_averages = of_cells(&|p| p.speedup(Clock::Busy));
     }
     row.tokens_per_sec = total.tokens_per_sec();

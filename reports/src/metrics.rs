@@ -1,5 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use rayon::prelude::*;
+
 use crate::SamplingKey;
 use crate::bootstrap::ratio_interval;
 use crate::latency::Latency;
@@ -102,7 +104,7 @@ pub fn cells(records: &[Record]) -> BTreeMap<Cell, CellStats> {
     let groups = groups(records);
     let none = Group::default();
     groups
-        .iter()
+        .par_iter()
         .map(|(cell, group)| {
             let vanilla = groups.get(&cell.vanilla()).unwrap_or(&none);
             ((*cell).clone(), group.stats(cell, vanilla))

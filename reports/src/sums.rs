@@ -1,6 +1,6 @@
 //! Sums over answers, and the speedup that is a ratio of two of them.
 
-use crate::bootstrap::sums_interval;
+use crate::bootstrap::sums_intervals;
 use crate::metrics::Timed;
 
 /// What answers add up to: counts, and nanoseconds.
@@ -109,17 +109,38 @@ impl Clock {
 
     /// 95 % interval of [`Self::speedup`], the prompts resampled.
     pub(crate) fn speedup_interval(self, prompts: &[(Sums, Sums)]) -> Option<(f64, f64)> {
-        sums_interval(&self.clusters(prompts), speedup)
+        let [found] = sums_intervals(&self.clusters(prompts), [speedup]);
+        found
     }
 
     /// Time and tokens of the method, time and tokens of vanilla, for each prompt.
     fn clusters(self, prompts: &[(Sums, Sums)]) -> Vec<[u64; 4]> {
-        let of = |(mine, theirs): &(Sums, Sums)| {
-            let ([a, b], [c, d]) = (self.read(mine), self.read(theirs));
-            [a, b, c, d]
-        };
-        prompts.iter().map(of).collect()
+        prompts.iter().map(|prompt| self.cluster(prompt)).collect()
     }
+
+    fn cluster(self, (mine, theirs): &(Sums, Sums)) -> [u64; 4] {
+        let ([a, b], [c, d]) = (self.read(mine), self.read(theirs));
+        [a, b, c, d]
+    }
+}
+
+/// [`Clock::speedup_interval`] of [`Clock::Decode`], [`Clock::EndToEnd`] and [`Clock::Busy`], with one draw for all.
+pub(crate) fn speedup_intervals(prompts: &[(Sums, Sums)]) -> [Option<(f64, f64)>; 3] {
+    let clusters: Vec<[u64; 12]> = prompts
+        .iter()
+        .map(|prompt| {
+            let mut cluster = [0; 12];
+            let clocks = [Clock::Decode, Clock::EndToEnd, Clock::Busy];
+            for (slots, clock) in cluster.chunks_exact_mut(4).zip(clocks) {
+                slots.copy_from_slice(&clock.cluster(prompt));
+            }
+            cluster
+        })
+        .collect();
+    let of = |at: usize| {
+        move |sums: &[u64; 12]| speedup(&[sums[at], sums[at + 1], sums[at + 2], sums[at + 3]])
+    };
+    sums_intervals(&clusters, [of(0), of(4), of(8)])
 }
 
 /// The second pair's time a token over the first's.
@@ -164,6 +185,15 @@ mod tests {
             Some((2.5, 2.5))
         );
         assert_eq!(Clock::Busy.speedup(&[]), None);
+        let pairs = [
+            pairs[0],
+            (sums(5, 50, 90, 100), sums(9, 50, 700, 800)),
+            pairs[0],
+        ];
+        let clocks = [Clock::Decode, Clock::EndToEnd, Clock::Busy];
+        let apart = clocks.map(|clock| clock.speedup_interval(&pairs));
+        assert!(apart[0] != apart[1]);
+        assert_eq!(speedup_intervals(&pairs), apart);
     }
 
     #[test]

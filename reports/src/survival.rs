@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use crate::bootstrap::ratio_intervals;
 use crate::metrics::groups;
 use crate::record::{Cell, Record, Rounds};
@@ -84,7 +86,9 @@ fn share(hits: u64, of: u64) -> Option<f64> {
 /// Of each cell without trouble, in the order of [`crate::cells`].
 pub fn survival(records: &[Record]) -> BTreeMap<Cell, Survival> {
     let groups = groups(records);
-    let well = groups.iter().filter(|(_, group)| group.trouble.is_none());
+    let well = groups
+        .par_iter()
+        .filter(|(_, group)| group.trouble.is_none());
     well.map(|(cell, group)| {
         let mut tally = SurvivalTally::default();
         for ((prompt, ..), timed) in &group.answers {

@@ -7,7 +7,7 @@ use super::{PageInput, mean};
 use crate::metrics::{CellStats, Group, cells, groups};
 use crate::record::{Cell, Thinking};
 use crate::study::pool::{ArmKey, Pool, pools_of};
-use crate::{SamplingKey, Share};
+use crate::{ArrivalKey, SamplingKey, Share};
 
 /// Cells that differ in suite, method and concurrency alone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +15,7 @@ pub(crate) struct Family {
     pub(crate) target: String,
     pub(crate) thinking: Thinking,
     pub(crate) sampling: SamplingKey,
+    pub(crate) arrivals: ArrivalKey,
 }
 
 /// Cells that differ in suite and method alone.
@@ -26,10 +27,14 @@ pub(crate) struct Setting {
 
 impl Family {
     pub(crate) fn title(&self) -> String {
-        format!(
+        let title = format!(
             "{}, {}, thinking {}",
             self.target, self.sampling, self.thinking
-        )
+        );
+        match self.arrivals {
+            ArrivalKey::Closed => title,
+            open => format!("{title}, {open}"),
+        }
     }
 
     /// What filters read.
@@ -38,6 +43,7 @@ impl Family {
         attr("data-target", &self.target)
             + &attr("data-sampling", &self.sampling.to_string())
             + &attr("data-thinking", &self.thinking.to_string())
+            + &attr("data-arrivals", &self.arrivals.to_string())
     }
 }
 
@@ -48,6 +54,7 @@ impl Setting {
                 target: cell.target.clone(),
                 thinking: cell.thinking,
                 sampling: cell.sampling,
+                arrivals: cell.arrivals,
             },
             concurrency: cell.concurrency,
         }
@@ -69,6 +76,7 @@ impl Setting {
             sampling: self.family.sampling,
             thinking: self.family.thinking,
             concurrency: self.concurrency,
+            arrivals: self.family.arrivals,
             method: method.to_owned(),
         }
     }
@@ -228,6 +236,7 @@ fn setting_of(key: &ArmKey, target: &str, thinking: Thinking) -> Setting {
             target: target.to_owned(),
             thinking,
             sampling: key.sampling,
+            arrivals: key.arrivals,
         },
         concurrency: key.concurrency,
     }

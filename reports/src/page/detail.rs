@@ -31,12 +31,13 @@ const NUMBERS: [&str; 14] = [
 /// What a cell is named by beside its method: name and kind of the column, and what stands in it.
 type Axis = (&'static str, &'static str, fn(&Cell) -> String);
 
-const AXES: [Axis; 5] = [
+const AXES: [Axis; 6] = [
     ("suite", "text", |cell| cell.suite.clone()),
     ("target", "text", |cell| cell.target.clone()),
     ("sampling", "text", |cell| cell.sampling.to_string()),
     ("thinking", "text", |cell| cell.thinking.to_string()),
     ("concurrency", "number", |cell| cell.concurrency.to_string()),
+    ("arrivals", "text", |cell| cell.arrivals.to_string()),
 ];
 
 pub(crate) fn html(data: &Data<'_>, notes: &Notes) -> String {

@@ -10,12 +10,13 @@ use crate::record::Cell;
 type Axis = (&'static str, fn(&Cell) -> String);
 
 pub(crate) fn html(data: &Data<'_>) -> String {
-    let axes: [Axis; 5] = [
+    let axes: [Axis; 6] = [
         ("target", |c| c.target.clone()),
         ("suite", |c| c.suite.clone()),
         ("sampling", |c| c.sampling.to_string()),
         ("thinking", |c| c.thinking.to_string()),
         ("concurrency", |c| c.concurrency.to_string()),
+        ("arrivals", |c| c.arrivals.to_string()),
     ];
     let (mut selects, mut fixed) = (String::new(), Vec::new());
     for (name, of) in axes {

@@ -8,8 +8,6 @@ use super::html::{count, esc, percent};
 use crate::metrics::Equality;
 use crate::record::{Cell, Outcome, Record};
 
-/// Above this share of repeated 8-grams text is called degenerate.
-const REPEATED: f64 = 0.2;
 /// Below this number of prompts a sample is called small.
 const PROMPTS: usize = 30;
 
@@ -20,6 +18,7 @@ pub(crate) enum Kind {
     Skipped,
     Differs,
     Flag,
+    Unsettled,
     Degenerate,
     LeftOut,
     Small,
@@ -68,7 +67,11 @@ impl Notes {
                 let alone = format!("{equal} of {of} answers equal");
                 add(Kind::Differs, text.into(), cell, alone);
             }
-            if let Some(share) = stat.repeated_share.filter(|s| *s > REPEATED) {
+            if stat.is_unsettled {
+                let text = "Unsettled: steps still varied by over 3 % when measuring began";
+                add(Kind::Unsettled, text.into(), cell, String::new());
+            }
+            if let Some(share) = stat.repeated_share.filter(|_| stat.is_degenerate()) {
                 let text = "Degenerate text: more than 20 % of its 8-grams are repeated; loops draft easily";
                 add(Kind::Degenerate, text.into(), cell, percent(share));
             }

@@ -105,7 +105,7 @@ fn every_cell_has_a_row_and_every_setting_a_table() {
     let cells: BTreeSet<&Cell> = records.iter().map(|r| &r.cell).collect();
     for cell in &cells {
         let row = format!(
-            "<tr data-target=\"toy\" data-sampling=\"greedy\" data-thinking=\"off\" data-concurrency=\"{}\" data-suite=\"{}\" data-method=\"{}\">",
+            "<tr data-target=\"toy\" data-sampling=\"greedy\" data-thinking=\"off\" data-arrivals=\"closed\" data-concurrency=\"{}\" data-suite=\"{}\" data-method=\"{}\">",
             cell.concurrency, cell.suite, cell.method
         );
         assert_eq!(html.matches(&row).count(), 1, "{row}");
@@ -275,7 +275,7 @@ fn thinking_and_sampling_are_settings_of_their_own() {
         record
     });
     let sampled = records.clone().into_iter().map(|mut record| {
-        record.cell.sampling = crate::SamplingKey::Temperature(1000);
+        record.cell.sampling = crate::SamplingKey::at(1000);
         record
     });
     let more: Vec<Record> = thinking.chain(sampled).collect();
