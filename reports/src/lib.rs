@@ -15,6 +15,7 @@ mod levels;
 mod load;
 mod metrics;
 mod page;
+mod published;
 mod record;
 mod sampling_key;
 mod stats;
@@ -41,6 +42,10 @@ pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
 pub use page::{PageInput, page};
+pub use published::{
+    Beside, Fit, Published, PublishedAt, PublishedError, Quantity, fit, parse_published, published,
+    stand_beside,
+};
 pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Startup,
     Thinking, Timeline,
