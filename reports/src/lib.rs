@@ -15,6 +15,7 @@ mod levels;
 mod load;
 mod metrics;
 mod page;
+mod predict;
 mod published;
 mod record;
 mod sampling_key;
@@ -42,6 +43,9 @@ pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
 pub use page::{PageInput, page};
+pub use predict::{
+    CostError, CostInput, Prediction, Projection, RoundParts, VerifyCost, predictions, project,
+};
 pub use published::{
     Beside, Fit, Published, PublishedAt, PublishedError, Quantity, fit, parse_published, published,
     stand_beside,
