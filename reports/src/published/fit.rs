@@ -73,7 +73,7 @@ pub fn stand_beside<'a>(published: &'a [Published], rows: &[LevelRow]) -> Vec<Be
 
 fn is_at(row: &LevelRow, at: &PublishedAt) -> bool {
     let key = &row.key;
-    (key.level, key.concurrency) == (Level::Suite, 1)
+    (key.level, key.concurrency, key.arrivals.is_closed()) == (Level::Suite, 1, true)
         && (key.sampling, key.thinking) == (at.sampling, at.thinking)
         && key.target.as_deref() == Some(at.target)
         && key.suite.as_deref() == Some(at.suite.as_str())
@@ -203,7 +203,7 @@ fn sampling(temperature: &str) -> Result<SamplingKey, &'static str> {
     match temperature.parse::<f64>() {
         Ok(0.0) => Ok(SamplingKey::Greedy),
         Ok(t) if t > 0.0 && (t * 1000.0).fract() == 0.0 => {
-            Ok(SamplingKey::Temperature((t * 1000.0) as u32))
+            Ok(SamplingKey::at((t * 1000.0) as u32))
         }
         Ok(_) | Err(_) => Err("the temperature is not stated"),
     }
@@ -258,7 +258,7 @@ mod tests {
             (at.target, at.method, at.suite.as_str()),
             ("qwen3-4b", "dflash", "gsm8k")
         );
-        assert_eq!(at.sampling, SamplingKey::Temperature(1000));
+        assert_eq!(at.sampling, SamplingKey::at(1000));
         assert_eq!(at.quantity, Quantity::Length(Convention::RawMean));
         let speedup = Published {
             metric: "speedup".into(),
