@@ -14,7 +14,7 @@ use reports::{
 use crate::arrivals::{self, Timetable};
 use crate::measure::{Times, stopwatch_from};
 use crate::schedule::{CostTable, Schedule};
-use crate::warm_up::{self, COVER_TOKENS, SETTLE_TOKENS, Settling};
+use crate::warm_up::{self, COVER_TOKENS, SETTLE_TOKENS, Settling, Warm};
 
 /// A method ready to draft.
 pub(crate) struct Arm {
@@ -228,16 +228,27 @@ impl Bench<'_> {
         let asks = self.job.asks;
         let slots = self.job.cell.concurrency as usize;
         let began = Instant::now();
-        for batch in warm_up::shapes(asks, slots) {
-            self.decode(arm, &batch, self.job.max_new.min(COVER_TOKENS), None)?;
+        let requests = |batch: &[Warm<'_>], most: usize| -> Vec<Request> {
+            let request = |(id, prompt): &Warm<'_>| Request {
+                id: *id,
+                prompt: prompt.to_vec(),
+                max_new: self.job.max_new.min(most),
+            };
+            batch.iter().map(request).collect()
+        };
+        let cover: Vec<Vec<Request>> = warm_up::shapes(asks, slots)
+            .iter()
+            .map(|batch| requests(batch, COVER_TOKENS))
+            .collect();
+        let settle = requests(&warm_up::repeated(asks, slots), SETTLE_TOKENS);
+        for batch in cover {
+            self.decode(arm, batch, None)?;
         }
         let cover_ns = nanos_since(began);
         let began = Instant::now();
         let mut settling = Settling::default();
-        let batch = warm_up::repeated(asks, slots);
         while !settling.is_over() && !self.sink.is_stopped() {
-            let max_new = self.job.max_new.min(SETTLE_TOKENS);
-            let answers = self.decode(arm, &batch, max_new, None)?;
+            let answers = self.decode(arm, settle.clone(), None)?;
             settling.add(answers.each.iter().map(|(_, times)| times));
         }
         Ok(Startup {
@@ -277,8 +288,13 @@ impl Bench<'_> {
             return Ok(later);
         }
         let due_ns = self.timetable(asks, pass);
-        let each: Vec<&Ask> = asks.iter().collect();
-        let answers = match self.decode(arm, &each, self.job.max_new, due_ns.as_deref()) {
+        let request = |ask: &Ask| Request {
+            id: ask.id,
+            prompt: ask.tokens.clone(),
+            max_new: self.job.max_new,
+        };
+        let requests = asks.iter().map(request).collect();
+        let answers = match self.decode(arm, requests, due_ns.as_deref()) {
             Ok(answers) => answers,
             Err(err) => {
                 let prompt = asks.first().filter(|_| asks.len() == 1);
@@ -324,22 +340,14 @@ impl Bench<'_> {
         }
     }
 
-    /// Answers some prompts, all at once or each when it is due.
+    /// Answers some requests, all at once or each when it is due.
     fn decode(
         &mut self,
         arm: &mut Arm,
-        asks: &[&Ask],
-        max_new: usize,
+        requests: Vec<Request>,
         due_ns: Option<&[u64]>,
     ) -> decode::Result<Answers> {
-        let requests = asks
-            .iter()
-            .map(|ask| Request {
-                id: ask.id,
-                prompt: ask.tokens.clone(),
-                max_new,
-            })
-            .collect();
+        let ids: Vec<RequestId> = requests.iter().map(|r| r.id).collect();
         let settings = Settings {
             slots: self.job.cell.concurrency as usize,
             sampling: sampling(self.job.cell.sampling),
@@ -368,7 +376,7 @@ impl Bench<'_> {
         let batch_ns = nanos_since(began);
         let with_times = |generation: Generation| {
             let mut times = watch.times(generation.id);
-            let nth = asks.iter().position(|ask| ask.id == generation.id);
+            let nth = ids.iter().position(|id| *id == generation.id);
             times.timeline.arrived_ns = nth.and_then(|nth| due_ns?.get(nth).copied());
             (generation, times)
         };

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use decode::RequestId;
+
 use crate::engine::Ask;
 use crate::measure::Times;
 
@@ -10,6 +12,8 @@ use crate::measure::Times;
 pub(crate) const COVER_TOKENS: usize = 3;
 /// Tokens of an answer while steps settle.
 pub(crate) const SETTLE_TOKENS: usize = 16;
+/// Tokens of a prompt where its length does not matter: prefill is covered by itself and would take longest.
+const SHORT: usize = 64;
 /// Batches after which settling is given up.
 const MOST_BATCHES: usize = 10;
 /// Batches that must agree.
@@ -17,32 +21,39 @@ const ALIKE: usize = 3;
 /// By how much of the shortest the longest median step of these may differ from it.
 const SPREAD: f64 = 0.03;
 
+/// A prompt, or the end of one.
+pub(crate) type Warm<'a> = (RequestId, &'a [u32]);
+
 /// Batches that come to every class of shape: a prefill for each power of two among the lengths of prompts, of the
-/// longest prompt in it; then 2, 4, 8 .. sequences at once up to as many as the cell can hold, of the shortest prompts.
+/// longest prompt in it; then 2, 4, 8 .. sequences at once up to as many as the cell can hold, of the ends of prompts.
 /// Each answers with a round of the arm's own proposals, so verify passes have the rows that the cell's will have.
-pub(crate) fn shapes(asks: &[Ask], slots: usize) -> Vec<Vec<&Ask>> {
+pub(crate) fn shapes(asks: &[Ask], slots: usize) -> Vec<Vec<Warm<'_>>> {
     let mut by_length: Vec<&Ask> = asks.iter().collect();
     by_length.sort_by_key(|ask| ask.tokens.len());
     let classes: BTreeMap<u32, &Ask> = by_length
         .iter()
         .filter_map(|ask| Some((ask.tokens.len().checked_ilog2()?, *ask)))
         .collect();
-    let mut batches: Vec<Vec<&Ask>> = classes.into_values().map(|ask| vec![ask]).collect();
+    let alone = classes.into_values().map(|ask| vec![whole(ask)]);
+    let mut batches: Vec<Vec<Warm<'_>>> = alone.collect();
     let most = slots.min(asks.len());
     let mut n_at_once = 2;
     while n_at_once / 2 < most {
-        batches.push(by_length[..n_at_once.min(most)].to_vec());
+        batches.push(repeated(asks, n_at_once.min(most)));
         n_at_once *= 2;
     }
     batches
 }
 
-/// The batch that is repeated until steps settle: as many of the shortest prompts as the cell can hold at once.
-pub(crate) fn repeated(asks: &[Ask], slots: usize) -> Vec<&Ask> {
-    let mut by_length: Vec<&Ask> = asks.iter().collect();
-    by_length.sort_by_key(|ask| ask.tokens.len());
-    by_length.truncate(slots);
-    by_length
+fn whole(ask: &Ask) -> Warm<'_> {
+    (ask.id, &ask.tokens)
+}
+
+/// The batch that is repeated until steps settle: the ends of as many prompts as the cell can hold at once.
+pub(crate) fn repeated(asks: &[Ask], slots: usize) -> Vec<Warm<'_>> {
+    let end = |ask: &'_ Ask| ask.tokens.len().saturating_sub(SHORT);
+    let each = asks.iter().take(slots);
+    each.map(|ask| (ask.id, &ask.tokens[end(ask)..])).collect()
 }
 
 /// Median steps of the batches so far.
@@ -90,21 +101,27 @@ mod tests {
     use super::*;
     use crate::engine_tests::asks_of;
 
-    fn lengths(batches: &[Vec<&Ask>]) -> Vec<Vec<usize>> {
-        let of = |batch: &Vec<&Ask>| batch.iter().map(|ask| ask.tokens.len()).collect();
+    fn lengths(batches: &[Vec<Warm<'_>>]) -> Vec<Vec<usize>> {
+        let of = |batch: &Vec<Warm<'_>>| batch.iter().map(|warm| warm.1.len()).collect();
         batches.iter().map(of).collect()
     }
 
     #[test]
     fn every_class_of_prompt_length_and_every_power_of_two_of_sequences_is_covered() {
-        let asks = asks_of(&[9, 2, 3, 40, 8, 33]);
+        let asks = asks_of(&[9, 2, 3, 90, 8, 70]);
         let got = lengths(&shapes(&asks, 5));
-        let want: [&[usize]; 6] = [&[3], &[9], &[40], &[2, 3], &[2, 3, 8, 9], &[2, 3, 8, 9, 33]];
+        let want: [&[usize]; 6] = [
+            &[3],
+            &[9],
+            &[90],
+            &[9, 2],
+            &[9, 2, 3, 64],
+            &[9, 2, 3, 64, 8],
+        ];
         assert_eq!(got, want);
-        assert_eq!(lengths(&shapes(&asks, 1)), [[3], [9], [40]]);
+        assert_eq!(lengths(&shapes(&asks, 1)), [[3], [9], [90]]);
         assert_eq!(lengths(&shapes(&asks[..1], 4)), [[9]]);
-        let batch: Vec<usize> = repeated(&asks, 2).iter().map(|a| a.tokens.len()).collect();
-        assert_eq!(batch, [2, 3]);
+        assert_eq!(lengths(&[repeated(&asks, 2)]), [[9, 2]]);
     }
 
     #[test]

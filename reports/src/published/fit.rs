@@ -202,9 +202,7 @@ fn suite(name: &str) -> Result<String, &'static str> {
 fn sampling(temperature: &str) -> Result<SamplingKey, &'static str> {
     match temperature.parse::<f64>() {
         Ok(0.0) => Ok(SamplingKey::Greedy),
-        Ok(t) if t > 0.0 && (t * 1000.0).fract() == 0.0 => {
-            Ok(SamplingKey::at((t * 1000.0) as u32))
-        }
+        Ok(t) if t > 0.0 && (t * 1000.0).fract() == 0.0 => Ok(SamplingKey::at((t * 1000.0) as u32)),
         Ok(_) | Err(_) => Err("the temperature is not stated"),
     }
 }
