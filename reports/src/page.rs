@@ -52,7 +52,7 @@ pub fn page(input: &PageInput<'_>) -> String {
     let title = esc(input.title);
     let sections = [
         ("summary", "Summary", summary::html(input, &data, &notes)),
-        ("results", "Results", results(&data, &notes)),
+        ("results", "Results", tables::sections(&data, &notes)),
         ("behaviour", "Behaviour", plots::html(&data)),
         ("all-cells", "All cells", detail::html(&data, &notes)),
         ("notes", "Notes", notes.html(data.stats.len())),
@@ -71,6 +71,9 @@ pub fn page(input: &PageInput<'_>) -> String {
         out.push_str(&format!(
             "\n<section id=\"{id}\" aria-labelledby=\"h-{id}\"><h2 id=\"h-{id}\">{name}</h2>{inside}</section>"
         ));
+        if id == "summary" {
+            out.push_str(&filters::html(&data));
+        }
     }
     out + &format!("\n</main><script>{SCRIPT}</script></body></html>\n")
 }
@@ -96,13 +99,5 @@ fn about(input: &PageInput<'_>, data: &Data<'_>) -> String {
         count(data.stats.len(), "cell"),
         count(data.arms.len(), "method"),
         count(data.suites.len(), "suite")
-    )
-}
-
-fn results(data: &Data<'_>, notes: &Notes) -> String {
-    format!(
-        "{}<p id=\"nothing\" class=\"nothing\" hidden>Nothing matches these filters. <button type=\"button\" id=\"reset\">Clear filters</button></p>{}",
-        filters::html(data),
-        tables::sections(data, notes)
     )
 }

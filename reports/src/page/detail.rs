@@ -6,7 +6,7 @@ use super::data::{Data, Setting};
 use super::html::{arm, attr, esc, millis, percent, rate, span, times, two};
 use super::notes::Notes;
 use super::tables::{sorter, verdict};
-use crate::metrics::CellStats;
+use crate::metrics::{CellStats, Equality};
 use crate::percentile;
 use crate::record::Cell;
 
@@ -132,7 +132,10 @@ fn numbers(stat: &CellStats, n_prompts: usize) -> String {
     };
     [
         number(stat.tau, two),
-        interval(stat.tau_interval),
+        interval(
+            stat.tau_interval
+                .filter(|_| stat.equality != Equality::Reference),
+        ),
         number(stat.speedup, times),
         interval(stat.speedup_interval),
         number(stat.tokens_per_sec, rate),

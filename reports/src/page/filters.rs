@@ -51,7 +51,7 @@ pub(crate) fn html(data: &Data<'_>) -> String {
         false => format!(" Same everywhere: {}.", fixed.join(", ")),
     };
     format!(
-        "<form id=\"filters\" class=\"filters\" aria-label=\"Filters\">{selects}<details class=\"methods\"><summary>methods <span id=\"n-methods\">all {}</span></summary><div class=\"boxes\"><p><button type=\"button\" id=\"all\">all</button> <button type=\"button\" id=\"none\">none</button></p>{boxes}</div></details><button type=\"button\" id=\"clear\">clear filters</button><p class=\"small\"><span id=\"status\" role=\"status\">{} shown</span>.{same}</p></form>",
+        "<form id=\"filters\" class=\"filters\" aria-label=\"Filters\">{selects}<details class=\"methods\"><summary>methods <span id=\"n-methods\">all {}</span></summary><div class=\"boxes\"><p><button type=\"button\" id=\"all\">all</button> <button type=\"button\" id=\"none\">none</button></p>{boxes}</div></details><button type=\"button\" id=\"clear\">clear filters</button><p class=\"small\"><span id=\"status\" role=\"status\">{} shown</span> below.{same}</p></form><p id=\"nothing\" class=\"nothing\" hidden>Nothing matches these filters. <button type=\"button\" id=\"reset\">clear filters</button></p>",
         data.arms.len(),
         count(data.stats.len(), "cell")
     )

@@ -123,7 +123,7 @@ fn throughput(data: &Data<'_>, settings: &[&Setting], id: &str) -> Made {
         "tokens a second, all sequences",
         "Throughput by concurrency",
     ];
-    let text = "Tokens committed a second by all sequences together, prefills out, mean of suites; bars are 95\u{a0}% intervals over prompts.";
+    let text = "Tokens committed a second by all sequences together, prefills out, mean of suites; whiskers are 95\u{a0}% intervals over prompts.";
     by_concurrency(data, settings, id, (labels, text, rate), value)
 }
 
@@ -131,7 +131,7 @@ fn tau(data: &Data<'_>, settings: &[&Setting], id: &str) -> Made {
     let value =
         |setting: &Setting, arm: &str| data.standing(setting, arm).tau.filter(|_| arm != "vanilla");
     let labels = ["tau", "Acceptance length by concurrency"];
-    let text = "Mean of suites; a method that is lossless and not scheduled by load keeps its tau. Bars are 95\u{a0}% intervals over prompts.";
+    let text = "Mean of suites; a method that is lossless and not scheduled by load keeps its tau. Whiskers are 95\u{a0}% intervals over prompts.";
     by_concurrency(data, settings, id, (labels, text, two), value)
 }
 

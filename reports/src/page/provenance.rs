@@ -83,6 +83,11 @@ fn sitting(sitting: &Value) -> String {
     if !command.is_empty() {
         fact("command", format!("<code>{}</code>", esc(&shell(&command))));
     }
+    let environment = sitting["environment"].as_object().into_iter().flatten();
+    let set: Vec<String> = environment
+        .map(|(name, value)| format!("<code>{}={}</code>", esc(name), text(value)))
+        .collect();
+    fact("environment", set.join(" "));
     fact("processor", text(&machine["cpu"]));
     fact("cores, threads", {
         let both = [&machine["cores"], &machine["threads"]].map(text);
@@ -176,10 +181,12 @@ mod tests {
 
     #[test]
     fn a_run_of_another_shape_is_shown_as_far_as_it_is_known() {
-        let run = serde_json::json!({ "run": "<r>", "sittings": [{}], "crates": { "<c>": "1" } });
+        let run = serde_json::json!({ "run": "<r>", "sittings": [{ "environment": { "<e>": 1 } }], "crates": { "<c>": "1" } });
         let html = html(&[run, Value::Null]);
         assert!(
-            html.contains("Run &lt;r&gt;") && html.contains("&lt;c&gt; 1"),
+            html.contains("Run &lt;r&gt;")
+                && html.contains("&lt;c&gt; 1")
+                && html.contains("&lt;e&gt;=1"),
             "{html}"
         );
         assert!(!html.contains("null"), "{html}");

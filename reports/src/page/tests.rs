@@ -286,3 +286,38 @@ fn thinking_and_sampling_are_settings_of_their_own() {
     assert!(html.contains("<h3>toy, t1000, thinking off, concurrency 4</h3>"));
     assert!(html.contains("sampled answers are vanilla\u{2019}s in law"));
 }
+
+#[test]
+fn a_mean_is_that_of_the_cells_it_stands_beside() {
+    let mut records = matrix();
+    // Suites that differ: the method drafts worse on one.
+    for record in &mut records {
+        let cell = &record.cell;
+        if let (Outcome::Ok(answer), "dcoco", "code") = (
+            &mut record.outcome,
+            cell.method.as_str(),
+            cell.suite.as_str(),
+        ) {
+            **answer = timed("dcoco", &[(1, 2); 6], 500);
+        }
+    }
+    let data = super::data::Data::new(&PageInput {
+        title: "",
+        records: &records,
+        runs: &[],
+        flags: &[],
+    });
+    for setting in &data.settings {
+        let stats = ["maths", "code"].map(|suite| data.stat(setting, suite, "dcoco").unwrap());
+        let standing = data.standing(setting, "dcoco");
+        let mean = |of: fn(&crate::CellStats) -> Option<f64>| {
+            stats.iter().map(|s| of(s).unwrap()).sum::<f64>() / 2.0
+        };
+        let close = |got: Option<crate::Share>, want: f64| {
+            let got = got.unwrap().value;
+            assert!((got - want).abs() < 1e-9, "{got} for {want}");
+        };
+        close(standing.tau, mean(|s| s.tau));
+        close(standing.speedup, mean(|s| s.speedup));
+    }
+}
