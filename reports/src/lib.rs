@@ -15,9 +15,11 @@ mod levels;
 mod load;
 mod metrics;
 mod page;
+mod plots;
 mod predict;
 mod published;
 mod record;
+mod report_sheets;
 mod sampling_key;
 mod stats;
 mod store;
@@ -43,6 +45,7 @@ pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
 pub use page::{PageInput, page};
+pub use plots::{NamedPlot, report_plots};
 pub use predict::{
     CostError, CostInput, Prediction, Projection, RoundParts, VerifyCost, predictions, project,
 };
@@ -54,6 +57,7 @@ pub use record::{
     Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Startup,
     Thinking, Timeline,
 };
+pub use report_sheets::report_sheets;
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use stats::{PairedSums, benjamini_hochberg, swap_test, wilson};
 pub use store::{StoreError, parse_records, read_records};

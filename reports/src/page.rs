@@ -2,17 +2,17 @@
 
 mod bars;
 mod chart;
-mod data;
+pub(crate) mod data;
 mod detail;
 mod figure;
 mod filters;
 mod frontier;
 mod html;
-mod mean;
+pub(crate) mod mean;
 mod notes;
-mod plots;
+pub(crate) mod plots;
 mod provenance;
-mod rounds;
+pub(crate) mod rounds;
 mod speedups;
 mod summary;
 mod svg;

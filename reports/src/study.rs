@@ -1,9 +1,9 @@
 //! The study: what records say about channels, training, selection, K, gamma and cost, as tables and plots.
 
-mod plot;
+pub(crate) mod plot;
 mod png;
 pub(crate) mod pool;
-mod sheet;
+pub(crate) mod sheet;
 mod sheets;
 
 use std::collections::{BTreeMap, BTreeSet};

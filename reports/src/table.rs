@@ -497,7 +497,7 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
     out
 }
 
-fn verdict(equality: Equality) -> String {
+pub(crate) fn verdict(equality: Equality) -> String {
     match equality {
         Equality::Reference => "reference".into(),
         Equality::Exact { equal, of } if equal == of => format!("exact {equal}/{of}"),

@@ -11,7 +11,7 @@ use crate::study::pool::Pool;
 
 /// Rounds by the number of drafts accepted, from 0 to the most that any round accepted: what a tree verifies is more
 /// than its depth, which records do not hold.
-fn counts(data: &Data<'_>, setting: &Setting, arm: &str) -> Vec<u64> {
+pub(crate) fn counts(data: &Data<'_>, setting: &Setting, arm: &str) -> Vec<u64> {
     let mut counts = Vec::new();
     for suite in data.suites_of(setting) {
         let Some(group) = data.groups.get(&setting.cell(suite, arm)) else {
@@ -110,7 +110,7 @@ const PARTS: [(usize, Option<&str>, &str); 4] = [
 ];
 
 /// Milliseconds a round of one sequence by part; nothing if no time was recorded.
-fn parts(pool: &Pool) -> Option<[f64; 4]> {
+pub(crate) fn parts(pool: &Pool) -> Option<[f64; 4]> {
     let total = pool.total();
     let phases = total.phases;
     let ms = |ns: u64| ns as f64 / 1e6 / total.rounds.max(1) as f64;

@@ -44,7 +44,7 @@ pub struct Plot {
     /// Names its files.
     pub id: &'static str,
     /// Above it.
-    pub title: &'static str,
+    pub title: String,
     /// Below the horizontal axis.
     pub x_label: &'static str,
     /// Beside the vertical axis.
@@ -64,6 +64,8 @@ pub enum PlotStyle {
     Lines,
     /// Each a layer of a stack of bars.
     Stack,
+    /// Each a bar beside the others', with its interval.
+    Bars,
 }
 
 /// One line, or one layer.
@@ -76,7 +78,7 @@ pub struct Series {
 }
 
 impl Series {
-    fn new(name: &str, values: Vec<Option<Share>>) -> Self {
+    pub(crate) fn new(name: &str, values: Vec<Option<Share>>) -> Self {
         Self {
             name: name.to_owned(),
             values,
@@ -103,15 +105,15 @@ pub(crate) fn plots(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Plot> {
     plots
 }
 
-fn lines(
+pub(crate) fn lines(
     id: &'static str,
-    title: &'static str,
+    title: &str,
     labels: [&'static str; 2],
     places: Vec<String>,
 ) -> Plot {
     Plot {
         id,
-        title,
+        title: title.to_owned(),
         x_label: labels[0],
         y_label: labels[1],
         places,
@@ -306,7 +308,7 @@ impl Plot {
         let crowded = n > 8;
         let x = Places(self.places.clone());
         let mut chart = ChartBuilder::on(root)
-            .caption(self.title, (FONT, 22))
+            .caption(&self.title, (FONT, 22))
             .margin(12)
             .x_label_area_size(if crowded { 120 } else { 48 })
             .y_label_area_size(64)
@@ -347,6 +349,29 @@ impl Plot {
                     let line = points.iter().map(|(x, s)| (*x, s.value));
                     chart.draw_series(LineSeries::new(line, color.stroke_width(2)))?
                 }
+                PlotStyle::Bars => {
+                    let width = 0.8 / self.series.len() as f64;
+                    let left = |x: &f64| x - 0.4 + idx as f64 * width;
+                    let bars = points.iter().map(|(x, s)| {
+                        let corners = [(left(x), 0.0), (left(x) + 0.9 * width, s.value)];
+                        Rectangle::new(corners, color.filled())
+                    });
+                    let drawn = chart.draw_series(bars)?;
+                    let label = series.name.as_str();
+                    drawn.label(label).legend(move |(x, y)| {
+                        Rectangle::new([(x, y - 4), (x + 14, y + 4)], color.filled())
+                    });
+                    let spread = points.iter().filter_map(|(x, s)| {
+                        let (low, high) = s.interval?;
+                        let at = left(x) + 0.45 * width;
+                        Some(PathElement::new(
+                            vec![(at, low), (at, high)],
+                            BLACK.stroke_width(1),
+                        ))
+                    });
+                    chart.draw_series(spread)?;
+                    continue;
+                }
                 PlotStyle::Stack => {
                     let bars = points.iter().map(|(x, s)| {
                         let from = below[*x as usize];
@@ -381,7 +406,9 @@ impl Plot {
                 let Some(share) = share else { continue };
                 *sum += share.value;
                 let own = match self.style {
-                    PlotStyle::Lines => share.interval.map_or(share.value, |i| i.1),
+                    PlotStyle::Lines | PlotStyle::Bars => {
+                        share.interval.map_or(share.value, |i| i.1)
+                    }
                     PlotStyle::Stack => *sum,
                 };
                 top = top.max(own);
@@ -462,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_plot_is_drawn_as_svg_with_its_words() {
-        for style in [PlotStyle::Lines, PlotStyle::Stack] {
+        for style in [PlotStyle::Lines, PlotStyle::Stack, PlotStyle::Bars] {
             let svg = plot(style).svg().unwrap();
             for word in ["<svg", "A test", "dflash", "dcoco", "tau"] {
                 assert!(svg.contains(word), "{word} is not in {svg}");
