@@ -6,7 +6,26 @@ use std::collections::BTreeMap;
 use statrs::distribution::{ContinuousCDF as _, Normal, StudentsT};
 
 const RESAMPLES: usize = 10_000;
+const CONFIDENCE: f64 = 0.95;
 const SEED: u64 = 0x5EED;
+
+/// How an interval is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Draws {
+    /// Resamples.
+    pub(crate) resamples: usize,
+    /// Share of intervals that hold the truth, below 1.
+    pub(crate) confidence: f64,
+}
+
+impl Default for Draws {
+    fn default() -> Self {
+        Self {
+            resamples: RESAMPLES,
+            confidence: CONFIDENCE,
+        }
+    }
+}
 
 /// Bias-corrected and accelerated bootstrap interval, 95 %, of a statistic over clusters: as many are drawn with
 /// replacement as there are. The same clusters give the same interval. `None` with fewer than 2 clusters, or if the
@@ -19,12 +38,21 @@ pub(crate) fn interval<T: Copy>(
     clusters: &[T],
     statistic: impl Fn(&[T]) -> Option<f64>,
 ) -> Option<(f64, f64)> {
+    interval_with(Draws::default(), clusters, statistic)
+}
+
+/// [`interval`] with as many resamples and of such confidence as `draws` says.
+pub(crate) fn interval_with<T: Copy>(
+    draws: Draws,
+    clusters: &[T],
+    statistic: impl Fn(&[T]) -> Option<f64>,
+) -> Option<(f64, f64)> {
     if clusters.len() < 2 {
         return None;
     }
     let mut state = SEED;
     let mut drawn = Vec::with_capacity(clusters.len());
-    let values: Vec<f64> = (0..RESAMPLES)
+    let values: Vec<f64> = (0..draws.resamples)
         .filter_map(|_| {
             drawn.clear();
             drawn.extend(
@@ -36,7 +64,8 @@ pub(crate) fn interval<T: Copy>(
         })
         .collect();
     let without = || leave_one_out(clusters, &statistic);
-    ends_of(values, clusters.len(), statistic(clusters), without)
+    let shape = (clusters.len(), draws.confidence);
+    ends_of(values, shape, statistic(clusters), without)
 }
 
 /// [`interval`] of each statistic of the clusters' sums, entry by entry: the same intervals, without a copy of the
@@ -71,7 +100,7 @@ pub(crate) fn sums_intervals<const N: usize, const M: usize>(
             });
             each.collect()
         };
-        *found = ends_of(values, clusters.len(), statistic(&total), without);
+        *found = ends_of(values, (clusters.len(), CONFIDENCE), statistic(&total), without);
     }
     found
 }
@@ -116,7 +145,7 @@ pub(crate) fn ratio_intervals(columns: &[Vec<(u64, u64)>]) -> Vec<Option<(f64, f
                 let each = columns[idx].iter();
                 each.map(|c| ratio(num - c.0, den - c.1)).collect()
             };
-            found[idx] = ends_of(values, n, ratio(num, den), without);
+            found[idx] = ends_of(values, (n, CONFIDENCE), ratio(num, den), without);
         }
     }
     found
@@ -161,12 +190,12 @@ fn ratio(num: u64, den: u64) -> Option<f64> {
 /// each one of them, which is `None` if it does not always exist.
 fn ends_of(
     mut values: Vec<f64>,
-    n_clusters: usize,
+    (n_clusters, confidence): (usize, f64),
     value: Option<f64>,
     without: impl FnOnce() -> Option<Vec<f64>>,
 ) -> Option<(f64, f64)> {
     let last = values.len().checked_sub(1)?;
-    let ends = ends(n_clusters);
+    let ends = ends(n_clusters, confidence);
     let [low, high] = match value {
         Some(value) => {
             let acceleration = without().map_or(0.0, |w| acceleration(&w));
@@ -181,11 +210,12 @@ fn ends_of(
     Some((at(low), at(high)))
 }
 
-/// Ends of a 95 % interval in standard deviations of the resampled statistic, which are `sqrt((n - 1) / n)` too small:
+/// Ends of an interval in standard deviations of the resampled statistic, which are `sqrt((n - 1) / n)` too small:
 /// those of Student's t with n - 1 degrees of freedom.
-fn ends(n_clusters: usize) -> [f64; 2] {
+fn ends(n_clusters: usize, confidence: f64) -> [f64; 2] {
     let n = n_clusters as f64;
-    let end = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.96, |t| t.inverse_cdf(0.975));
+    let share = (1.0 + confidence) / 2.0;
+    let end = StudentsT::new(0.0, 1.0, n - 1.0).map_or(1.96, |t| t.inverse_cdf(share));
     [-1.0, 1.0].map(|side| side * end * (n / (n - 1.0)).sqrt())
 }
 
@@ -322,7 +352,7 @@ mod tests {
         close(levels(600.0, 0.0), [0.0731, 0.9932]);
         close(levels(-1.0, 0.0), [0.025, 0.975]);
         // scipy.stats.t.ppf(0.975, 59) is 2.0010.
-        assert!((ends(60)[1] - 2.0010 * (60f64 / 59.0).sqrt()).abs() < 1e-4);
+        assert!((ends(60, 0.95)[1] - 2.0010 * (60f64 / 59.0).sqrt()).abs() < 1e-4);
         let cubes: Vec<f64> = (1..=20).map(|i| f64::from(i).powi(3)).collect();
         let mean = |x: &[f64]| Some(x.iter().sum::<f64>() / x.len() as f64);
         // The skewness of the values over 6 sqrt(20).

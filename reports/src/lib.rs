@@ -8,6 +8,7 @@ mod arrival_key;
 mod bootstrap;
 mod calibration;
 mod contrast;
+pub mod compare;
 mod coverage;
 mod export;
 mod latency;
@@ -20,6 +21,10 @@ mod predict;
 mod published;
 mod record;
 mod report_sheets;
+mod paired;
+mod rank;
+mod record;
+mod run_data;
 mod sampling_key;
 mod stats;
 mod store;
@@ -32,6 +37,7 @@ pub use acceptance::{AcceptanceSums, Convention};
 pub use arrival_key::{ArrivalKey, ArrivalKeyError};
 pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
 pub use contrast::{Contrast, FALSE_DISCOVERIES, Measure, contrasts};
+pub use compare::compare;
 pub use coverage::{
     COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
     rescued_overall, slot_coverage,
@@ -61,6 +67,16 @@ pub use report_sheets::report_sheets;
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use stats::{PairedSums, benjamini_hochberg, swap_test, wilson};
 pub use store::{StoreError, parse_records, read_records};
+pub use latency::{Latency, Plateau, percentile};
+pub use metrics::{CellStats, Equality, cells};
+pub use paired::{Effect, Figure};
+pub use record::{
+    Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
+    Timeline,
+};
+pub use run_data::{GroupIdentity, Identity, PoolKey, RunData, RunDataError, Setting};
+pub use sampling_key::{SamplingKey, SamplingKeyError};
+pub use store::{StoreError, parse_records, read_records, read_records_unchecked};
 pub use study::{
     Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,
 };

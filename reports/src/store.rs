@@ -31,11 +31,22 @@ pub enum StoreError {
 /// # Errors
 /// [`StoreError::Read`], or those of [`parse_records`].
 pub fn read_records(path: &Path) -> Result<Vec<Record>, StoreError> {
-    let text = std::fs::read_to_string(path).map_err(|source| StoreError::Read {
+    parse_records(&read(path)?, path)
+}
+
+/// Reads a `records.jsonl` whose records may contradict themselves, as a gate does that reports those.
+///
+/// # Errors
+/// [`StoreError::Read`]; [`StoreError::Line`] at the first line that is no record.
+pub fn read_records_unchecked(path: &Path) -> Result<Vec<Record>, StoreError> {
+    parse(&read(path)?, path, |_| None)
+}
+
+fn read(path: &Path) -> Result<String, StoreError> {
+    std::fs::read_to_string(path).map_err(|source| StoreError::Read {
         path: path.to_owned(),
         source,
-    })?;
-    parse_records(&text, path)
+    })
 }
 
 /// Reads JSON lines; `path` only names them in errors. Empty lines are passed over.
@@ -43,6 +54,14 @@ pub fn read_records(path: &Path) -> Result<Vec<Record>, StoreError> {
 /// # Errors
 /// [`StoreError::Line`] at the first line that is no record or contradicts itself.
 pub fn parse_records(text: &str, path: &Path) -> Result<Vec<Record>, StoreError> {
+    parse(text, path, Record::fault)
+}
+
+fn parse(
+    text: &str,
+    path: &Path,
+    fault: fn(&Record) -> Option<String>,
+) -> Result<Vec<Record>, StoreError> {
     let lines = text
         .lines()
         .enumerate()
@@ -60,7 +79,8 @@ pub fn parse_records(text: &str, path: &Path) -> Result<Vec<Record>, StoreError>
                 let other = version.and_then(|v| other_version(v.schema));
                 broken(other.unwrap_or_else(|| err.to_string()))
             })?;
-            record.fault().map_or(Ok(record), |why| Err(broken(why)))
+            let fault = other_version(record.schema).or_else(|| fault(&record));
+            fault.map_or(Ok(record), |why| Err(broken(why)))
         })
         .collect()
 }
@@ -108,6 +128,11 @@ mod tests {
         let wrong =
             line("dflash").replacen("\"n_tokens\":4,\"tokens", "\"n_tokens\":5,\"tokens", 1);
         assert!(message(&wrong).contains("line 1: n_tokens is 5"));
+        let as_written = parse(&wrong, Path::new("x"), |_| None).unwrap();
+        assert!(as_written[0].fault().is_some());
+        let old = wrong.replacen("\"schema\":4", "\"schema\":3", 1);
+        let err = parse(&old, Path::new("x"), |_| None).unwrap_err();
+        assert!(err.to_string().contains("schema is 3"), "{err}");
     }
 
     #[test]
