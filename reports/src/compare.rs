@@ -263,7 +263,8 @@ fn word(effect: &Effect, margin: f64) -> (Word, Option<String>) {
 
 /// Why two runs have no cell in common, by the first coordinate that they share no value of.
 fn apart(before: &BTreeSet<Cell>, now: &BTreeSet<Cell>) -> String {
-    let coordinates: [(&str, fn(&Cell) -> String); 6] = [
+    type Of = fn(&Cell) -> String;
+    let coordinates: [(&str, Of); 6] = [
         ("target", |c| c.target.clone()),
         ("suite", |c| c.suite.clone()),
         ("sampling", |c| c.sampling.to_string()),

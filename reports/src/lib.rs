@@ -11,6 +11,7 @@ mod contrast;
 pub mod compare;
 mod coverage;
 mod export;
+pub mod gate;
 mod latency;
 mod levels;
 mod load;

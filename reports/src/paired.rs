@@ -166,6 +166,8 @@ pub(crate) struct Pairs {
     pub(crate) same_rounds: bool,
     /// Answers of the old run that the new one lacks.
     pub(crate) n_lost: usize,
+    /// Those of first turns; whether a later one is asked depends on the answer before.
+    pub(crate) n_lost_prompts: usize,
     /// Answers of the new run that the old one lacks.
     pub(crate) n_more: usize,
     /// By slot of a draft: judged and accepted, old and new. A slot is judged if all before it were accepted.
@@ -201,6 +203,7 @@ impl Pairs {
         for (key, before) in &old.own.answers {
             let Some(now) = new.own.answers.get(key) else {
                 self.n_lost += 1;
+                self.n_lost_prompts += usize::from(key.turn == 0);
                 continue;
             };
             self.n_pairs += 1;

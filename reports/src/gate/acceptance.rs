@@ -1,0 +1,170 @@
+//! L2: acceptance length against the reference, paired by prompt.
+
+use super::policy::Drafters;
+use super::{Check, Policy, Verdict};
+use crate::bootstrap::Draws;
+use crate::paired::{DrafterRule, Effect, Figure, Pairs, mismatch, percent};
+use crate::rank::least_values;
+use crate::run_data::{PoolKey, RunData};
+
+/// One check a drafting method's pool of the reference.
+pub(super) fn checks(old: &RunData, new: &RunData, policy: &Policy) -> Vec<Check> {
+    let methods = &policy.acceptance.methods;
+    let is_judged = |pool: &PoolKey| {
+        pool.method != "vanilla" && (methods.is_empty() || methods.contains(&pool.method))
+    };
+    let pools = old.pools().into_iter().filter(is_judged);
+    let paired: Vec<(PoolKey, Result<Pairs, String>)> = pools
+        .map(|pool| {
+            let pairs = pair(old, new, &pool, policy);
+            (pool, pairs)
+        })
+        .collect();
+    // A pool whose rounds are all the reference's leaves nothing to chance.
+    let can_err = |p: &&(PoolKey, Result<Pairs, String>)| matches!(&p.1, Ok(p) if !p.same_rounds);
+    let n_tests = paired.iter().filter(can_err).count();
+    let missing = methods
+        .iter()
+        .filter(|m| paired.iter().all(|(p, _)| p.method != **m));
+    let missing = missing.map(|method| {
+        let why = "acceptance.methods names it, and the reference has no answer of it";
+        Check::new(method, Verdict::Incomparable, why)
+    });
+    let judged = paired.iter().map(|(pool, pairs)| match pairs {
+        Err(why) => Check::new(pool.to_string(), Verdict::Incomparable, why),
+        Ok(pairs) => check(pool, pairs, family(policy.confidence, n_tests), policy),
+    });
+    judged.chain(missing).collect()
+}
+
+/// The confidence of each of `n` intervals that hold together.
+pub(super) fn family(confidence: f64, n: usize) -> f64 {
+    1.0 - (1.0 - confidence) / n.max(1) as f64
+}
+
+/// The answers of a pool, or why the two runs are no pair.
+pub(super) fn pair(
+    old: &RunData,
+    new: &RunData,
+    pool: &PoolKey,
+    policy: &Policy,
+) -> Result<Pairs, String> {
+    let rule = match policy.acceptance.drafters {
+        Drafters::Same => DrafterRule::Same,
+        Drafters::Any => DrafterRule::Any,
+    };
+    let cells: Vec<_> = old.of_pool(pool).map(|(cell, _)| cell).collect();
+    for cell in &cells {
+        let now = new.cells.get(cell).filter(|data| !data.answers.is_empty());
+        if now.is_none() {
+            let data = new.cells.get(cell);
+            let why = data
+                .and_then(|d| d.trouble.as_deref())
+                .unwrap_or("it was not measured");
+            return Err(format!(
+                "suite {}: the candidate has no answer: {why}",
+                cell.suite
+            ));
+        }
+        if let Some(why) = mismatch(old, new, cell, rule) {
+            return Err(why);
+        }
+    }
+    let pairs = Pairs::of(old, new, cells.iter().copied());
+    // Later turns depend on what was answered before.
+    let n = pairs.n_lost_prompts;
+    match n {
+        0 => Ok(pairs),
+        n => Err(format!(
+            "suite: {n} answers of the reference are missing; ask the same prompts, samples and passes"
+        )),
+    }
+}
+
+fn check(pool: &PoolKey, pairs: &Pairs, confidence: f64, policy: &Policy) -> Check {
+    let of = &policy.acceptance;
+    let total = pairs.total();
+    let (Some(before), Some(now)) = (total.old.tau(), total.new.tau()) else {
+        return Check::new(
+            pool.to_string(),
+            Verdict::Inconclusive,
+            "no round in any answer",
+        );
+    };
+    let draws = Draws {
+        resamples: policy.resamples,
+        confidence,
+    };
+    let n = pairs.prompts.len();
+    let effect = pairs.effect(Figure::Tau, draws);
+    let taus = format!("tau {before:.3} > {now:.3}");
+    let (verdict, detail) = match effect {
+        _ if pairs.same_rounds => (
+            Verdict::Pass,
+            format!("{taus}, every round is the reference's"),
+        ),
+        _ if n < of.min_prompts => {
+            let why = format!(
+                "{taus}: {n} prompts, fewer than {}: take more",
+                of.min_prompts
+            );
+            (Verdict::Inconclusive, why)
+        }
+        None => (Verdict::Inconclusive, format!("{taus}: no interval")),
+        Some(effect) => {
+            let (verdict, why) = judge(&effect, of.max_drop, of.excluded_drop, confidence);
+            (verdict, format!("{taus}, {effect} over {n} prompts{why}"))
+        }
+    };
+    let share = pairs.grams.0 as f64 / pairs.grams.1.max(1) as f64;
+    let (verdict, mut detail) = match share > of.max_repeated && verdict == Verdict::Pass {
+        true => (
+            Verdict::Inconclusive,
+            format!(
+                "{detail}; {:.0} % of 8-grams are repeated, and loops are easy to draft",
+                share * 100.0
+            ),
+        ),
+        false => (verdict, detail),
+    };
+    if verdict == Verdict::Fail
+        && let Some((slot, before, now)) = pairs.worst_slot()
+    {
+        detail.push_str(&format!(
+            "; most is lost at draft {slot} of a round, accepted {before:.3} > {now:.3}"
+        ));
+    }
+    Check {
+        effect: effect.map(|e| (Figure::Tau, e)),
+        ..Check::new(pool.to_string(), verdict, detail)
+    }
+}
+
+/// The verdict on an interval, and what to add to its line.
+pub(super) fn judge(
+    effect: &Effect,
+    max_drop: f64,
+    excluded_drop: f64,
+    confidence: f64,
+) -> (Verdict, String) {
+    let bound = |drop: f64| (-drop).ln_1p();
+    let is_down = effect.high < bound(max_drop);
+    if is_down && effect.is_degenerate() && effect.n < least_values(confidence) {
+        let why = ": all differ by one factor, and so few may do so by chance";
+        return (Verdict::Inconclusive, why.to_owned());
+    }
+    match (is_down, effect.low < bound(excluded_drop)) {
+        (true, _) => (
+            Verdict::Fail,
+            format!(", wholly below {} %", percent(bound(max_drop))),
+        ),
+        (_, true) => {
+            let drop = percent(bound(excluded_drop));
+            (
+                Verdict::Inconclusive,
+                format!(", which does not exclude {drop} %: take more prompts"),
+            )
+        }
+        _ => (Verdict::Pass, String::new()),
+    }
+}
