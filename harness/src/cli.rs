@@ -20,9 +20,12 @@ Examples:
   draftbench run --resume runs/a                 go on after Ctrl-C, a kill or a power cut
   draftbench generate --rounds \"What is 12 + 30?\"
   draftbench plan --suites dflash10 --data-dir D  the ten public suites of a paper, from a folder
+  draftbench compare runs/a runs/b               what differs, paired by prompt
+  draftbench gate --reference a.jsonl --candidate runs/b
   draftbench list                                every target, method and suite
 
-Exit code: 0 fine, 1 a cell failed or a text differs from vanilla's, 2 bad input, 130 interrupted.";
+Exit code: 0 fine, 1 a cell failed or a text differs from vanilla's, 2 bad input, 130 interrupted. `draftbench gate`:
+0 pass, 1 fail, 2 incomparable or bad input, 3 inconclusive.";
 
 /// Measures speculative decoding: how many tokens a drafting method gets accepted per round, how much faster that
 /// makes a target model, and whether the text stays the same.
@@ -77,6 +80,10 @@ pub(crate) enum Command {
     /// Fetch, list and check public suites
     #[command(subcommand)]
     Data(DataCommand),
+    /// What differs between runs: tau, throughput, speedup and text, paired by prompt
+    Compare(CompareArgs),
+    /// Judge a run against a saved one: 0 pass, 1 fail, 2 incomparable, 3 inconclusive
+    Gate(GateArgs),
     /// Tables and plots of the study, from records
     #[command(subcommand)]
     Analyse(AnalyseCommand),
@@ -322,6 +329,73 @@ pub(crate) struct GenerateArgs {
     pub(crate) color: ColorArg,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// The run that the others are held against: its folder, or a file of `gate record`
+    #[arg(value_name = "A")]
+    pub(crate) reference: PathBuf,
+    /// The other runs
+    #[arg(value_name = "B", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// File for the comparison as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// File for the comparison as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub(crate) markdown: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct GateArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<GateCommand>,
+    #[command(flatten)]
+    pub(crate) gate: GateRunArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum GateCommand {
+    /// Write what a gate needs of a run to a file that is small enough to be committed
+    Record(GateRecordArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GateRunArgs {
+    /// The saved run: its folder, or a file of `gate record`
+    #[arg(long, value_name = "A")]
+    pub(crate) reference: Option<PathBuf>,
+    /// The folder of the run that is judged
+    #[arg(long, value_name = "B")]
+    pub(crate) candidate: Option<PathBuf>,
+    /// A second run of the reference's program, or of the candidate's, on this machine; without one times decide
+    /// nothing
+    #[arg(long, value_name = "N")]
+    pub(crate) null: Option<PathBuf>,
+    /// What is let through; docs/gate.md has every key with its default
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    /// File for the report as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+    /// File for the report as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// File that a line is appended to, and in which changes are looked for
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GateRecordArgs {
+    /// Folder of a complete run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: PathBuf,
+    /// The file to write; must not exist yet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Subcommand, Debug)]

@@ -1,4 +1,4 @@
-//! What the environment says about suites and the hub; read once, in `main`.
+//! What the environment says about suites, the hub and the workflow that runs this; read once, in `main`.
 
 use std::env;
 use std::path::PathBuf;
@@ -16,6 +16,8 @@ pub(crate) struct Environment {
     pub(crate) hf_token: Option<String>,
     /// `ALL_PROXY`, `HTTPS_PROXY` or `HTTP_PROXY`, in either case, with `NO_PROXY`.
     pub(crate) proxy: Option<ureq::Proxy>,
+    /// `GITHUB_STEP_SUMMARY`: the file that a step's summary is appended to.
+    pub(crate) step_summary: Option<PathBuf>,
 }
 
 impl Environment {
@@ -33,6 +35,7 @@ impl Environment {
             hf_endpoint: text("HF_ENDPOINT"),
             hf_token: text("HF_TOKEN"),
             proxy: ureq::Proxy::try_from_env(),
+            step_summary: path("GITHUB_STEP_SUMMARY"),
         }
     }
 

@@ -5,6 +5,7 @@ mod arrivals;
 mod assets;
 mod calibrate;
 mod cli;
+mod compare;
 mod conclude;
 mod content;
 mod coverage;
@@ -19,6 +20,7 @@ mod engine_tests;
 mod equality;
 mod execute;
 mod folder;
+mod gate;
 mod generate;
 mod group;
 mod interrupt;
@@ -36,6 +38,7 @@ mod progress;
 mod provenance;
 mod run;
 mod run_info;
+mod saved;
 mod schedule;
 mod seal;
 mod selftest;
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     match act(&cli, &caller, &environment) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Troubled) => ExitCode::from(1),
+        Ok(Verdict::Gate(verdict)) => ExitCode::from(verdict.exit_code()),
         Ok(Verdict::Interrupted) => ExitCode::from(interrupt::EXIT_CODE),
         Err(err) if output::is_closed_pipe(&err) => ExitCode::SUCCESS,
         Err(err) => {
@@ -104,6 +108,8 @@ fn act(cli: &Cli, caller: &Caller, environment: &Environment) -> Ending {
             Ok(Verdict::Fine)
         }
         Some(Command::Generate(args)) => generate::generate(args),
+        Some(Command::Compare(args)) => compare::compare(args),
+        Some(Command::Gate(args)) => gate::act(args, environment),
         Some(Command::Analyse(AnalyseCommand::Coverage(args))) => coverage::coverage(args),
         Some(Command::Analyse(AnalyseCommand::Study(args))) => study::study(args),
         Some(Command::Analyse(AnalyseCommand::Calibrate(args))) => calibrate::calibrate(args),

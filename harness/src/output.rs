@@ -28,6 +28,8 @@ pub(crate) enum Verdict {
     Fine,
     /// A cell failed or a text differs.
     Troubled,
+    /// What a gate said.
+    Gate(reports::gate::Verdict),
     /// The user stopped it; what is complete is sealed.
     Interrupted,
 }

@@ -20,11 +20,10 @@ mod page;
 mod plots;
 mod predict;
 mod published;
-mod record;
-mod report_sheets;
 mod paired;
 mod rank;
 mod record;
+mod report_sheets;
 mod run_data;
 mod sampling_key;
 mod stats;
@@ -67,16 +66,8 @@ pub use record::{
 pub use report_sheets::report_sheets;
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use stats::{PairedSums, benjamini_hochberg, swap_test, wilson};
-pub use store::{StoreError, parse_records, read_records};
-pub use latency::{Latency, Plateau, percentile};
-pub use metrics::{CellStats, Equality, cells};
 pub use paired::{Effect, Figure};
-pub use record::{
-    Answer, Cell, Ended, Grams, Outcome, Phases, PromptKey, Record, Rounds, SCHEMA, Thinking,
-    Timeline,
-};
 pub use run_data::{GroupIdentity, Identity, PoolKey, RunData, RunDataError, Setting};
-pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use store::{StoreError, parse_records, read_records, read_records_unchecked};
 pub use study::{
     Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,

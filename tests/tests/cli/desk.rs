@@ -37,6 +37,8 @@ impl Desk {
             .current_dir(self.dir.path())
             // Suites that the user has fetched are not the tests' matter.
             .env("XDG_CACHE_HOME", self.path("cache"))
+            // Where the tests are a workflow's step, its summary is not theirs.
+            .env_remove("GITHUB_STEP_SUMMARY")
             .envs(variables.iter().copied())
             .args(args)
             .output()

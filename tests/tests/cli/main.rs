@@ -10,6 +10,7 @@
 mod code;
 mod data;
 mod desk;
+mod gate;
 mod matrix;
 mod resume;
 mod study;
