@@ -1,15 +1,19 @@
 //! A saved run as `compare` and `gate` read it, and who measured it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use reports::gate::parse_reference;
-use reports::{GroupIdentity, Identity, RunData, Setting, read_records_unchecked};
+use reports::{
+    GroupIdentity, Identity, RunData, SamplingKey, Setting, Thinking, read_records_unchecked,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::folder::{PLAN, RECORDS, RUN, RunFolder};
-use crate::plan_file::{PlanFile, PlannedGroup};
+use crate::folder::{PLAN, RECORDS, RUN};
 
 /// Type that this program computes in.
 const DTYPE: &str = "f32";
@@ -28,23 +32,57 @@ pub(crate) fn read(place: &Path) -> Result<RunData> {
         place.is_dir(),
         "{label}: is not there; name the folder of a run, or a file that `draftbench gate record` wrote"
     );
-    let other = || format!("{label}: was measured by another version; measure it again");
-    let begun = RunFolder::at(place).begun().with_context(other)?;
-    let records = place.join(RECORDS);
-    let Some((plan, info)) = begun else {
-        bail!(
-            "{label}: holds no {RUN} with its {PLAN}, which say what was measured; name the whole folder of a run"
+    for name in [RUN, PLAN] {
+        ensure!(
+            place.join(name).is_file(),
+            "{label}: holds no {name}, which says what was measured; name the whole folder of a run"
         );
-    };
+    }
+    let (plan, info): (Plan, Value) = (json(&place.join(PLAN))?, json(&place.join(RUN))?);
+    let records = place.join(RECORDS);
     ensure!(
         records.is_file(),
         "{label}: is not complete; go on with it by `draftbench run --resume {label}`"
     );
     let records = read_records_unchecked(&records)?;
-    Ok(RunData::new(&label, identity(&plan, &info), &records)?)
+    Ok(RunData::new(&label, identity(plan, &info), &records)?)
 }
 
-fn identity(plan: &PlanFile, info: &Value) -> Identity {
+/// What is read of `plan.json`. Keys that another version added or lacks are passed over: to compare versions is what
+/// this is for, and it runs nothing.
+#[derive(Deserialize)]
+struct Plan {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    content: Content,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    target: String,
+    suite: String,
+    sampling: SamplingKey,
+    thinking: Thinking,
+    concurrency: u32,
+    max_new: u64,
+    seed: u64,
+    suite_sha256: String,
+    target_sha256: String,
+    drafters_sha256: BTreeMap<String, Option<String>>,
+}
+
+fn json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let place = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
+    serde_json::from_str(&text).with_context(|| {
+        format!("{place}: does not say what was measured; measure it again with this version")
+    })
+}
+
+fn identity(plan: Plan, info: &Value) -> Identity {
     let sittings = info["sittings"].as_array().map_or(&[][..], Vec::as_slice);
     Identity {
         run: info["run"].as_str().unwrap_or("unknown").to_owned(),
@@ -54,7 +92,7 @@ fn identity(plan: &PlanFile, info: &Value) -> Identity {
             _ => None,
         },
         dtype: Some(DTYPE.to_owned()),
-        groups: plan.groups.iter().map(group).collect(),
+        groups: plan.groups.into_iter().map(group).collect(),
     }
 }
 
@@ -84,15 +122,32 @@ fn hardware(sitting: &Value) -> String {
     )
 }
 
-fn group(planned: &PlannedGroup) -> GroupIdentity {
-    let content = &planned.content;
+fn group(planned: Group) -> GroupIdentity {
+    let Content {
+        target,
+        suite,
+        sampling,
+        thinking,
+        concurrency,
+        max_new,
+        seed,
+        suite_sha256,
+        target_sha256,
+        drafters_sha256,
+    } = planned.content;
     GroupIdentity {
-        setting: Setting::of(&content.cell("")),
-        suite_sha256: content.suite_sha256.clone(),
-        target_sha256: content.target_sha256.clone(),
-        drafters_sha256: content.drafters_sha256.clone(),
-        max_new: content.max_new as u64,
-        seed: content.seed,
+        setting: Setting {
+            target,
+            suite,
+            sampling,
+            thinking,
+            concurrency,
+        },
+        suite_sha256,
+        target_sha256,
+        drafters_sha256,
+        max_new,
+        seed,
     }
 }
 

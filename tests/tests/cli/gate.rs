@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::desk::{Desk, binary, fine, short, text};
+use crate::desk::{Desk, binary, edit_json, fine, short, text};
 
 /// A run of dflash in `out`.
 fn desk() -> Desk {
@@ -61,6 +61,8 @@ fn gate(desk: &Desk, candidate: &str, more: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn a_run_passes_against_itself_and_against_its_own_record() {
     let desk = desk();
+    // A plan of another version has other keys.
+    edit_json(&desk.path("out/plan.json"), "weather", "fine");
     let (code, out) = gate(&desk, "out", &[]);
     assert_eq!(code, Some(0), "{out}");
     assert!(
@@ -320,10 +322,15 @@ fn bad_input_is_one_line_that_names_the_file_and_the_remedy() {
             "is there twice; name one run",
         ],
     );
+    fs::write(desk.path("twice/plan.json"), "{}").unwrap();
+    desk.refuses_in_a_line(
+        &of("twice"),
+        &["twice/plan.json: does not say what was measured"],
+    );
     fs::remove_file(desk.path("empty/plan.json")).unwrap();
     desk.refuses_in_a_line(
         &of("empty"),
-        &["empty: holds no run.json with its plan.json"],
+        &["empty: holds no plan.json, which says what was measured"],
     );
     fs::write(desk.path("x.jsonl"), "{}\n").unwrap();
     desk.refuses_in_a_line(
