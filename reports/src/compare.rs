@@ -164,6 +164,7 @@ impl Versus {
             false => is_hopeless.then(|| reasons.iter().cloned().collect::<Vec<_>>().join("; ")),
         };
         let mut notes = notes(old, new, &common);
+        notes.extend(rows.iter().filter_map(Row::vanilla_moved));
         notes.extend(alone(&old.label, &before, &now));
         notes.extend(alone(&new.label, &now, &before));
         Self {
@@ -212,6 +213,24 @@ impl Row {
             findings: figures.into_iter().map(finding).collect(),
             equal: (is_greedy && why.is_none()).then_some((pairs.n_equal, pairs.n_pairs)),
         }
+    }
+}
+
+impl Row {
+    /// A warning where vanilla itself became faster or slower over all suites: no interval of a method's time holds
+    /// that.
+    fn vanilla_moved(&self) -> Option<String> {
+        let of_all = self.pool.method == "vanilla" && self.suite.is_none();
+        let time = self
+            .findings
+            .iter()
+            .find(|f| f.figure == Figure::Throughput)?;
+        let moved = of_all && matches!(time.word, Word::Better | Word::Worse);
+        let (effect, pool) = (time.effect.filter(|_| moved)?, &self.pool);
+        Some(format!(
+            "{}, {}: vanilla's own throughput is another, {effect}: the machine or the target is, so read speedups and gate with a null control",
+            pool.target, pool.sampling
+        ))
     }
 }
 
@@ -304,6 +323,10 @@ fn notes(old: &RunData, new: &RunData, common: &[&Cell]) -> Vec<String> {
     let (a, b) = (&old.identity.program, &new.identity.program);
     if a != b {
         notes.insert(format!("program: was {a}, is {b}"));
+    } else if old.identity.run != new.identity.run && !a.is_empty() {
+        notes.insert(format!(
+            "both are of program {a}: what differs in time at equal tokens is the machine's"
+        ));
     }
     for cell in common {
         let pairs = Pairs::of(old, new, [*cell]);

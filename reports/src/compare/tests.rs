@@ -197,7 +197,7 @@ fn suites_are_pooled_above_their_cells() {
     group.setting.suite = "other".into();
     id.groups.push(group);
     let run = RunData::new("a", id, &both).unwrap();
-    let got = compare(&[run.clone(), run]);
+    let got = compare(&[run.clone(), run.clone()]);
     let rows = &got.others[0].rows;
     let suites: Vec<(&str, Option<&str>, usize)> = rows
         .iter()
@@ -209,5 +209,19 @@ fn suites_are_pooled_above_their_cells() {
         ("dflash", Some("other"), 6),
     ];
     assert_eq!(suites[..3], want);
-    assert!(matches!(both[0].outcome, Outcome::Ok(_)));
+    let mut slow = both.clone();
+    for record in &mut slow {
+        if let (Outcome::Ok(answer), "vanilla") = (&mut record.outcome, record.cell.method.as_str())
+        {
+            answer.decode_ns *= 2;
+        }
+    }
+    let mut other = RunData::new("b", run.identity.clone(), &slow).unwrap();
+    other.identity.run = "another".into();
+    let notes = compare(&[run, other]).others[0].notes.join("\n");
+    assert!(
+        notes.contains("both are of program 1 abc: what differs in time")
+            && notes.contains("toy, greedy: vanilla's own throughput is another, -50.0 %"),
+        "{notes}"
+    );
 }
