@@ -7,7 +7,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use reports::gate::parse_reference;
 use reports::{
-    GroupIdentity, Identity, RunData, SamplingKey, Setting, Thinking, read_records_unchecked,
+    ArrivalKey, GroupIdentity, Identity, RunData, SamplingKey, Setting, Thinking,
+    read_records_unchecked,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -67,6 +68,8 @@ struct Content {
     sampling: SamplingKey,
     thinking: Thinking,
     concurrency: u32,
+    #[serde(default)]
+    arrivals: ArrivalKey,
     max_new: u64,
     seed: u64,
     suite_sha256: String,
@@ -129,6 +132,7 @@ fn group(planned: Group) -> GroupIdentity {
         sampling,
         thinking,
         concurrency,
+        arrivals,
         max_new,
         seed,
         suite_sha256,
@@ -142,6 +146,7 @@ fn group(planned: Group) -> GroupIdentity {
             sampling,
             thinking,
             concurrency,
+            arrivals,
         },
         suite_sha256,
         target_sha256,

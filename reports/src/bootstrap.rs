@@ -100,7 +100,12 @@ pub(crate) fn sums_intervals<const N: usize, const M: usize>(
             });
             each.collect()
         };
-        *found = ends_of(values, (clusters.len(), CONFIDENCE), statistic(&total), without);
+        *found = ends_of(
+            values,
+            (clusters.len(), CONFIDENCE),
+            statistic(&total),
+            without,
+        );
     }
     found
 }

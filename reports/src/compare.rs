@@ -283,12 +283,13 @@ fn word(effect: &Effect, margin: f64) -> (Word, Option<String>) {
 /// Why two runs have no cell in common, by the first coordinate that they share no value of.
 fn apart(before: &BTreeSet<Cell>, now: &BTreeSet<Cell>) -> String {
     type Of = fn(&Cell) -> String;
-    let coordinates: [(&str, Of); 6] = [
+    let coordinates: [(&str, Of); 7] = [
         ("target", |c| c.target.clone()),
         ("suite", |c| c.suite.clone()),
         ("sampling", |c| c.sampling.to_string()),
         ("thinking", |c| c.thinking.to_string()),
         ("concurrency", |c| c.concurrency.to_string()),
+        ("arrivals", |c| c.arrivals.to_string()),
         ("method", |c| c.method.clone()),
     ];
     for (name, of) in coordinates {

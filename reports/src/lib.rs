@@ -7,8 +7,8 @@ mod acceptance;
 mod arrival_key;
 mod bootstrap;
 mod calibration;
-mod contrast;
 pub mod compare;
+mod contrast;
 mod coverage;
 mod export;
 pub mod gate;
@@ -17,10 +17,10 @@ mod levels;
 mod load;
 mod metrics;
 mod page;
+mod paired;
 mod plots;
 mod predict;
 mod published;
-mod paired;
 mod rank;
 mod record;
 mod report_sheets;
@@ -36,8 +36,8 @@ mod table;
 pub use acceptance::{AcceptanceSums, Convention};
 pub use arrival_key::{ArrivalKey, ArrivalKeyError};
 pub use calibration::{Calibration, Claim, RatedRound, fit_temperatures};
-pub use contrast::{Contrast, FALSE_DISCOVERIES, Measure, contrasts};
 pub use compare::compare;
+pub use contrast::{Contrast, FALSE_DISCOVERIES, Measure, contrasts};
 pub use coverage::{
     COVERAGE_K, COVERAGE_SCHEMA, CoverageRecord, Share, SlotCoverage, gap_between, oracle_tau,
     rescued_overall, slot_coverage,
@@ -51,6 +51,7 @@ pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
 pub use page::{PageInput, page};
+pub use paired::{Effect, Figure};
 pub use plots::{NamedPlot, report_plots};
 pub use predict::{
     CostError, CostInput, Prediction, Projection, RoundParts, VerifyCost, predictions, project,
@@ -64,10 +65,9 @@ pub use record::{
     Thinking, Timeline,
 };
 pub use report_sheets::report_sheets;
+pub use run_data::{GroupIdentity, Identity, PoolKey, RunData, RunDataError, Setting};
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use stats::{PairedSums, benjamini_hochberg, swap_test, wilson};
-pub use paired::{Effect, Figure};
-pub use run_data::{GroupIdentity, Identity, PoolKey, RunData, RunDataError, Setting};
 pub use store::{StoreError, parse_records, read_records, read_records_unchecked};
 pub use study::{
     Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,

@@ -227,9 +227,9 @@ impl Pairs {
                 quad.new_vanilla.add(now);
             }
             let prompt = (cell.suite.clone(), key.id.clone());
-            let block = match cell.concurrency {
-                1 => prompt.clone(),
-                _ => (cell.suite.clone(), format!("pass {}", key.pass)),
+            let block = match cell.is_batched() {
+                false => prompt.clone(),
+                true => (cell.suite.clone(), format!("pass {}", key.pass)),
             };
             for (units, at) in [(&mut self.prompts, prompt), (&mut self.blocks, block)] {
                 let sum = units.entry(at).or_default();

@@ -5,8 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ArrivalKey, SamplingKey};
 
-/// Version of the record layout; a record of another version is an error, never guessed at.
-pub const SCHEMA: u32 = 4;
+/// Version of the record layout that is written. What 5 adds may be absent, so 4 is read too; a record of another
+/// version is an error, never guessed at.
+pub const SCHEMA: u32 = 5;
+
+/// The oldest version that is read.
+const OLDEST: u32 = 4;
 
 /// One answer, or one reason why there is none: a line of `records.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -312,9 +316,9 @@ impl Phases {
 
 /// What a reader of a record of this schema is told, if it is not [`SCHEMA`].
 pub(crate) fn other_version(schema: u32) -> Option<String> {
-    (schema != SCHEMA).then(|| {
+    (!(OLDEST..=SCHEMA).contains(&schema)).then(|| {
         format!(
-            "schema is {schema}, this program reads {SCHEMA}; read the run with the version that wrote it"
+            "schema is {schema}, this program reads {OLDEST} to {SCHEMA}; read the run with the version that wrote it"
         )
     })
 }
@@ -512,6 +516,11 @@ pub(crate) mod tests {
         let above = |a: &mut Answer| a.rounds.confidence_ppm = Some(vec![vec![1_000_001; 3]; 2]);
         assert!(spoil(above).contains("confidences"));
         assert!(spoil(|a| a.tokens = Some(vec![1, 2])).contains("2 token ids for 5"));
+        let older = Record {
+            schema: 4,
+            ..good.clone()
+        };
+        assert_eq!(older.fault(), None);
         let other = Record { schema: 7, ..good };
         assert!(other.fault().unwrap_or_default().contains("schema is 7"));
     }

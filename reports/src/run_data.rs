@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arrival_key::ArrivalKey;
 use crate::metrics::groups;
 use crate::record::{Cell, Grams, Outcome, PromptKey, Record, Rounds, Thinking};
 use crate::sampling_key::SamplingKey;
@@ -62,6 +63,9 @@ pub struct Setting {
     pub thinking: Thinking,
     /// Sequences decoded at once.
     pub concurrency: u32,
+    /// When requests come.
+    #[serde(default, skip_serializing_if = "ArrivalKey::is_closed")]
+    pub arrivals: ArrivalKey,
 }
 
 impl Setting {
@@ -73,6 +77,7 @@ impl Setting {
             sampling: cell.sampling,
             thinking: cell.thinking,
             concurrency: cell.concurrency,
+            arrivals: cell.arrivals,
         }
     }
 }
@@ -88,6 +93,9 @@ pub struct PoolKey {
     pub thinking: Thinking,
     /// Sequences decoded at once.
     pub concurrency: u32,
+    /// When requests come.
+    #[serde(skip_serializing_if = "ArrivalKey::is_closed")]
+    pub arrivals: ArrivalKey,
     /// Id of the method.
     pub method: String,
 }
@@ -100,6 +108,7 @@ impl PoolKey {
             sampling: cell.sampling,
             thinking: cell.thinking,
             concurrency: cell.concurrency,
+            arrivals: cell.arrivals,
             method: cell.method.clone(),
         }
     }
@@ -112,7 +121,11 @@ impl fmt::Display for PoolKey {
         write!(
             f,
             "{target} / {method} / {sampling} / thinking {thinking} / concurrency {concurrency}"
-        )
+        )?;
+        match self.arrivals {
+            ArrivalKey::Closed => Ok(()),
+            open => write!(f, " / {open}"),
+        }
     }
 }
 

@@ -143,10 +143,14 @@ impl Versus {
 impl Row {
     fn title(&self) -> String {
         let pool = &self.pool;
-        format!(
+        let title = format!(
             "{}, {}, thinking {}, concurrency {}",
             pool.target, pool.sampling, pool.thinking, pool.concurrency
-        )
+        );
+        match pool.arrivals {
+            crate::ArrivalKey::Closed => title,
+            open => format!("{title}, {open}"),
+        }
     }
 
     fn columns(&self, new_line: &str) -> Vec<String> {

@@ -151,7 +151,7 @@ fn what_is_no_pair_is_incomparable_and_says_why() {
     );
     let mut warm = records(8, good);
     warm.iter_mut()
-        .for_each(|r| r.cell.sampling = crate::SamplingKey::Temperature(600));
+        .for_each(|r| r.cell.sampling = crate::SamplingKey::at(600));
     let got = compare(&[a.clone(), run("b", &warm)]);
     let why = got.others[0].incomparable.as_deref();
     assert_eq!(

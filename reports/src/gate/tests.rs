@@ -223,7 +223,7 @@ fn a_text_that_is_not_vanillas_fails_and_a_run_without_greedy_text_is_inconclusi
     );
     let warm = |id| {
         let process = Process {
-            sampling: SamplingKey::Temperature(1000),
+            sampling: SamplingKey::at(1000),
             prompts: 4,
             ..process(id)
         };

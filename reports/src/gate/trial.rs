@@ -199,7 +199,7 @@ impl Process {
     fn text(&self, suite: &str, prompt: usize, method: &str, n_tokens: u32) -> String {
         match self.sampling {
             SamplingKey::Greedy => format!("{suite} {prompt} {n_tokens}"),
-            SamplingKey::Temperature(_) => format!("{suite} {prompt} {method} {}", self.id),
+            SamplingKey::Sampled { .. } => format!("{suite} {prompt} {method} {}", self.id),
         }
     }
 
@@ -210,6 +210,7 @@ impl Process {
             sampling: self.sampling,
             thinking: Thinking::Off,
             concurrency: 1,
+            arrivals: crate::ArrivalKey::Closed,
             method: method.into(),
         }
     }
@@ -305,7 +306,7 @@ fn trials(
 
 /// The table of docs/gate.md and what it says, by row.
 fn measured_rates() -> (String, BTreeMap<String, [Rates; 3]>) {
-    let warm = SamplingKey::Temperature(1000);
+    let warm = SamplingKey::at(1000);
     let greedy = SamplingKey::Greedy;
     let mut table = "\
 | injected | tokens | prompts | machine | L2: fail | inconclusive | pass | L3, null control: fail | inconclusive | pass | L3 alone: fail | inconclusive | pass |

@@ -296,7 +296,7 @@ fn bad_input_is_one_line_that_names_the_file_and_the_remedy() {
         &of("old"),
         &[
             "old/records.jsonl",
-            "line 1: schema is 3, this program reads 4",
+            "line 1: schema is 3, this program reads 4 to 5",
         ],
     );
     edited(&desk, "lonely", |_, r| {
