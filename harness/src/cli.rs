@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Put the runs of one plan's shards together
     Merge(MergeArgs),
+    /// Write tables, plots, files for other programs and one HTML page of runs
+    Report(ReportArgs),
     /// Print a schema
     #[command(subcommand)]
     Schema(SchemaCommand),
@@ -246,6 +248,26 @@ pub(crate) struct MergeArgs {
     /// run before it
     #[arg(long)]
     pub(crate) repeats: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// Folders of runs, complete or not; no two may hold one cell
+    #[arg(value_name = "RUN", required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Folder for report.html, tables.md, tables.tex, csv, parquet, plots and interop; files of an earlier report are
+    /// replaced
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    pub(crate) out: PathBuf,
+    /// Above the page [default: draftbench report]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
+    /// Figures to stand beside ours, in the columns of reports/reference/published.csv [default: those figures]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) published: Option<PathBuf>,
+    /// Costs of another machine, a TOML file: recorded rounds are replayed under them, as a projection
+    #[arg(long, value_name = "FILE")]
+    pub(crate) costs: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]

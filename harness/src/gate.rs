@@ -80,12 +80,7 @@ fn policy(path: Option<&Path>) -> Result<Policy> {
     };
     let place = || format!("--policy {}", path.display());
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", place()))?;
-    let policy: Policy = toml::from_str(&text).map_err(|err| {
-        // The whole error draws the line, over several lines.
-        let above = err.span().map_or("", |s| &text[..s.start]);
-        let line = 1 + above.matches('\n').count();
-        anyhow::anyhow!("{} line {line}: {}", place(), err.message())
-    })?;
+    let policy: Policy = crate::matrix::from_toml(&text, &place())?;
     policy.checked().with_context(place)
 }
 

@@ -36,6 +36,7 @@ mod plan_file;
 mod preset;
 mod progress;
 mod provenance;
+mod report;
 mod run;
 mod run_info;
 mod saved;
@@ -102,6 +103,7 @@ fn act(cli: &Cli, caller: &Caller, environment: &Environment) -> Ending {
         None => run::run(&cli.run, caller),
         Some(Command::Run(args)) => run::run(args, caller),
         Some(Command::Plan(args)) => show::show(args),
+        Some(Command::Report(args)) => report::report(args),
         Some(Command::Merge(args)) => merge::merge(args, caller),
         Some(Command::Schema(SchemaCommand::Matrix)) => {
             output::say(&matrix::schema())?;

@@ -3,6 +3,7 @@
 
 use anyhow::{Result, anyhow, bail, ensure};
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Most edits between a key and the known one that an error suggests for it.
@@ -205,6 +206,14 @@ fn closed() -> Vec<String> {
 /// # Errors
 /// If it is no TOML, a key is unknown (the nearest known one is suggested) or a value has the wrong type.
 pub(crate) fn parse(text: &str, place: &str) -> Result<MatrixFile> {
+    from_toml(text, place)
+}
+
+/// Reads a TOML text; `place` is how errors name it.
+///
+/// # Errors
+/// In one line, as those of [`parse`].
+pub(crate) fn from_toml<T: DeserializeOwned>(text: &str, place: &str) -> Result<T> {
     toml::from_str(text).map_err(|err| {
         let line = err.span().map_or(1, |at| {
             1 + text.get(..at.start).unwrap_or(text).matches('\n').count()

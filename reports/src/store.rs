@@ -130,7 +130,7 @@ mod tests {
         assert!(message(&wrong).contains("line 1: n_tokens is 5"));
         let as_written = parse(&wrong, Path::new("x"), |_| None).unwrap();
         assert!(as_written[0].fault().is_some());
-        let old = wrong.replacen("\"schema\":4", "\"schema\":3", 1);
+        let old = wrong.replacen("\"schema\":5", "\"schema\":3", 1);
         let err = parse(&old, Path::new("x"), |_| None).unwrap_err();
         assert!(err.to_string().contains("schema is 3"), "{err}");
     }

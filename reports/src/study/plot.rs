@@ -5,6 +5,7 @@ use std::sync::Once;
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::register_font;
 
@@ -17,8 +18,9 @@ use crate::coverage::{self, CoverageRecord, SlotCoverage};
 const SIZE: (u32, u32) = (900, 520);
 const FONT: &str = "sans-serif";
 
-/// Okabe and Ito's colours, which readers of every colour vision tell apart.
-const COLORS: [RGBColor; 7] = [
+/// Okabe and Ito's colours, which readers of every colour vision tell apart, with brown in place of their yellow, which
+/// is lost on white.
+const COLORS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -26,6 +28,7 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(60, 60, 60),
+    RGBColor(140, 86, 40),
 ];
 
 /// A plot could not be drawn or written.
@@ -328,63 +331,7 @@ impl Plot {
         mesh.draw()?;
         let mut below = vec![0.0; n];
         for (idx, series) in self.series.iter().enumerate() {
-            let color = COLORS[idx % COLORS.len()].mix(1.0);
-            let at = |i: usize| series.values.get(i).copied().flatten();
-            let points: Vec<(f64, Share)> =
-                (0..n).filter_map(|i| Some((i as f64, at(i)?))).collect();
-            let drawn = match self.style {
-                PlotStyle::Lines => {
-                    let spots = points
-                        .iter()
-                        .map(|(x, s)| Circle::new((*x, s.value), 4, color.filled()));
-                    chart.draw_series(spots)?;
-                    let spread = points.iter().filter_map(|(x, s)| {
-                        let (low, high) = s.interval?;
-                        Some(PathElement::new(
-                            vec![(*x, low), (*x, high)],
-                            color.stroke_width(1),
-                        ))
-                    });
-                    chart.draw_series(spread)?;
-                    let line = points.iter().map(|(x, s)| (*x, s.value));
-                    chart.draw_series(LineSeries::new(line, color.stroke_width(2)))?
-                }
-                PlotStyle::Bars => {
-                    let width = 0.8 / self.series.len() as f64;
-                    let left = |x: &f64| x - 0.4 + idx as f64 * width;
-                    let bars = points.iter().map(|(x, s)| {
-                        let corners = [(left(x), 0.0), (left(x) + 0.9 * width, s.value)];
-                        Rectangle::new(corners, color.filled())
-                    });
-                    let drawn = chart.draw_series(bars)?;
-                    let label = series.name.as_str();
-                    drawn.label(label).legend(move |(x, y)| {
-                        Rectangle::new([(x, y - 4), (x + 14, y + 4)], color.filled())
-                    });
-                    let spread = points.iter().filter_map(|(x, s)| {
-                        let (low, high) = s.interval?;
-                        let at = left(x) + 0.45 * width;
-                        Some(PathElement::new(
-                            vec![(at, low), (at, high)],
-                            BLACK.stroke_width(1),
-                        ))
-                    });
-                    chart.draw_series(spread)?;
-                    continue;
-                }
-                PlotStyle::Stack => {
-                    let bars = points.iter().map(|(x, s)| {
-                        let from = below[*x as usize];
-                        below[*x as usize] += s.value;
-                        let corners = [(x - 0.35, from), (x + 0.35, from + s.value)];
-                        Rectangle::new(corners, color.filled())
-                    });
-                    chart.draw_series(bars)?
-                }
-            };
-            drawn.label(series.name.as_str()).legend(move |(x, y)| {
-                Rectangle::new([(x, y - 4), (x + 14, y + 4)], color.filled())
-            });
+            self.draw_one(&mut chart, (idx, series), &mut below)?;
         }
         chart
             .configure_series_labels()
@@ -394,6 +341,63 @@ impl Plot {
             .label_font((FONT, 14))
             .draw()?;
         root.present()?;
+        Ok(())
+    }
+
+    /// Draws one series; `below` is how high the stack of each place is.
+    fn draw_one<DB: DrawingBackend>(
+        &self,
+        chart: &mut ChartContext<'_, DB, Cartesian2d<Places, RangedCoordf64>>,
+        (idx, series): (usize, &Series),
+        below: &mut [f64],
+    ) -> Drawn
+    where
+        DB::ErrorType: 'static,
+    {
+        let color = COLORS[idx % COLORS.len()].mix(1.0);
+        let each = series.values.iter().enumerate();
+        let points: Vec<(f64, Share)> = each.filter_map(|(i, s)| Some((i as f64, (*s)?))).collect();
+        // Bars side by side have 0.8 of a place together.
+        let width = 0.8 / self.series.len() as f64;
+        let left = |x: f64| x - 0.4 + idx as f64 * width;
+        let (ink, middle) = match self.style {
+            PlotStyle::Bars => (BLACK.mix(1.0), left(0.0) + 0.45 * width),
+            PlotStyle::Lines | PlotStyle::Stack => (color, 0.0),
+        };
+        let drawn = match self.style {
+            PlotStyle::Lines => {
+                let spots = points.iter();
+                let spots = spots.map(|(x, s)| Circle::new((*x, s.value), 4, color.filled()));
+                chart.draw_series(spots)?;
+                let line = points.iter().map(|(x, s)| (*x, s.value));
+                chart.draw_series(LineSeries::new(line, color.stroke_width(2)))?
+            }
+            PlotStyle::Bars => {
+                let bars = points.iter().map(|(x, s)| {
+                    let corners = [(left(*x), 0.0), (left(*x) + 0.9 * width, s.value)];
+                    Rectangle::new(corners, color.filled())
+                });
+                chart.draw_series(bars)?
+            }
+            PlotStyle::Stack => {
+                let bars = points.iter().map(|(x, s)| {
+                    let from = below[*x as usize];
+                    below[*x as usize] += s.value;
+                    let corners = [(x - 0.35, from), (x + 0.35, from + s.value)];
+                    Rectangle::new(corners, color.filled())
+                });
+                chart.draw_series(bars)?
+            }
+        };
+        drawn
+            .label(series.name.as_str())
+            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], color.filled()));
+        let spread = points.iter().filter_map(|(x, s)| {
+            let (low, high) = s.interval?;
+            let ends = vec![(x + middle, low), (x + middle, high)];
+            Some(PathElement::new(ends, ink.stroke_width(1)))
+        });
+        chart.draw_series(spread)?;
         Ok(())
     }
 

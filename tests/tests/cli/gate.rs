@@ -23,7 +23,10 @@ fn edited(desk: &Desk, name: &str, edit: impl Fn(usize, &mut Value)) {
     let records = fs::read_to_string(desk.path("out/records.jsonl")).unwrap();
     let lines = records.lines().enumerate().filter_map(|(idx, line)| {
         let mut record: Value = serde_json::from_str(line).unwrap();
-        edit(idx, &mut record);
+        // What a warm-up took is no answer.
+        if record["outcome"].get("started").is_none() {
+            edit(idx, &mut record);
+        }
         (!record.is_null()).then(|| format!("{record}\n"))
     });
     fs::write(
@@ -296,7 +299,7 @@ fn bad_input_is_one_line_that_names_the_file_and_the_remedy() {
         &of("old"),
         &[
             "old/records.jsonl",
-            "line 1: schema is 3, this program reads 4 to 5",
+            "line 3: schema is 3, this program reads 4 to 5",
         ],
     );
     edited(&desk, "lonely", |_, r| {

@@ -12,6 +12,7 @@ mod data;
 mod desk;
 mod gate;
 mod matrix;
+mod report;
 mod resume;
 mod study;
 

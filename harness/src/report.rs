@@ -1,0 +1,274 @@
+//! `draftbench report`: records of runs as tables, plots, files for other programs, and one HTML page.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use reports::{
+    Cell, CostInput, Layout, LevelRow, Outcome, PageInput, PaperTable, Published, Record, Sheet,
+};
+use serde_json::Value;
+
+use crate::cli::ReportArgs;
+use crate::folder::{RECORDS, RUN, stored_records};
+use crate::matrix;
+use crate::output::{Ending, Verdict, say};
+
+/// Tables that stand in `tables.md`; the others are for programs.
+const READ: [&str; 5] = ["conventions", "levels", "drafts", "phases", "published"];
+
+/// Of these, the tables that are printed too.
+const SAID: [&str; 2] = ["conventions", "published"];
+
+/// Writes the report of some runs.
+///
+/// # Errors
+/// If a run cannot be read, two runs hold one cell, none holds an answer, or a file cannot be written.
+pub(crate) fn report(args: &ReportArgs) -> Ending {
+    let published = figures(args.published.as_deref())?;
+    let costs = args.costs.as_deref().map(costs).transpose()?;
+    let (records, runs) = read(&args.runs)?;
+    let out = Folder(&args.out);
+    out.make()?;
+    let layout = layout(&runs);
+    let rows = reports::levels(&records);
+    let sheets = reports::report_sheets(&records, &rows, &published);
+    let papers = reports::paper_tables(&records, &layout);
+    let whole = tables(&papers, &sheets, &READ);
+    let projections = costs.map(|costs| projected(&records, &costs)).transpose()?;
+    let input = PageInput {
+        title: args.title.as_deref().unwrap_or("draftbench report"),
+        records: &records,
+        runs: &runs,
+        flags: &[],
+    };
+    let mut written = vec![
+        out.put("report.html", reports::page(&input).as_bytes())?,
+        out.put("tables.md", whole.as_bytes())?,
+        out.put("tables.tex", latex(&papers).as_bytes())?,
+    ];
+    for sheet in sheets.iter().chain(&projections) {
+        written.push(out.put(&format!("csv/{}.csv", sheet.id), sheet.csv().as_bytes())?);
+    }
+    written.extend(columns(&out, &records, &rows)?);
+    written.extend(interop(&out, &records, &rows)?);
+    for named in reports::report_plots(&input) {
+        let file = |ending: &str| format!("plots/{}.{ending}", named.file);
+        written.push(out.put(&file("svg"), named.plot.svg()?.as_bytes())?);
+        written.push(out.put(&file("png"), &named.plot.png()?)?);
+    }
+    let more = projections.map_or_else(String::new, |sheet| format!("\n{}", sheet.markdown()));
+    let short = tables(&papers, &sheets, &SAID);
+    say(&format!(
+        "{short}{more}\n{}{} files in {}, report.html first\n",
+        missing(&records, &runs),
+        written.len(),
+        args.out.display()
+    ))?;
+    Ok(Verdict::Fine)
+}
+
+/// Records and `run.json` of some runs, of which no two may hold answers of one cell.
+fn read(dirs: &[PathBuf]) -> Result<(Vec<Record>, Vec<Value>)> {
+    let (mut records, mut runs) = (Vec::new(), Vec::new());
+    let mut cells: BTreeSet<Cell> = BTreeSet::new();
+    for dir in dirs {
+        let place = dir.display();
+        let Some(its) = stored_records(dir)? else {
+            bail!("{place}: holds no {RECORDS}; name the folder of a run");
+        };
+        let own: BTreeSet<Cell> = its.iter().map(|r| r.cell.clone()).collect();
+        if let Some(twice) = own.intersection(&cells).next() {
+            bail!(
+                "{place}: holds {twice}, as does a run named before it; report them apart, or as repeats of one plan: draftbench merge OUT RUN.. --repeats"
+            );
+        }
+        cells.extend(own);
+        records.extend(its);
+        let info = dir.join(RUN);
+        if info.is_file() {
+            let text = fs::read(&info).with_context(|| format!("{place}: {RUN} cannot be read"))?;
+            let info = serde_json::from_slice(&text);
+            runs.push(info.with_context(|| format!("{place}: {RUN} is no JSON"))?);
+        }
+    }
+    let is_answer = |r: &Record| matches!(r.outcome, Outcome::Ok(_));
+    ensure!(
+        records.iter().any(is_answer),
+        "the runs hold no answer, so there is nothing to report; go on with them by draftbench run --resume RUN"
+    );
+    Ok((records, runs))
+}
+
+/// Methods and suites in the order that the runs were asked for.
+fn layout(runs: &[Value]) -> Layout {
+    let names = |key: &str| {
+        let lists = runs.iter().filter_map(|run| run["asked"][key].as_array());
+        let names = lists.flatten().filter_map(Value::as_str);
+        let mut out: Vec<String> = Vec::new();
+        for name in names {
+            if !out.iter().any(|known| known == name) {
+                out.push(name.to_owned());
+            }
+        }
+        out
+    };
+    Layout {
+        methods: names("methods"),
+        suites: names("suites"),
+        ..Layout::default()
+    }
+}
+
+/// Published figures: those of the program, or of a file.
+fn figures(file: Option<&Path>) -> Result<Vec<Published>> {
+    let Some(file) = file else {
+        return Ok(reports::published());
+    };
+    let what = || format!("--published {}: cannot be read", file.display());
+    let text = fs::read_to_string(file).with_context(what)?;
+    Ok(reports::parse_published(&text, file)?)
+}
+
+fn costs(file: &Path) -> Result<CostInput> {
+    let place = format!("--costs {}", file.display());
+    let text = fs::read_to_string(file).with_context(|| format!("{place}: cannot be read"))?;
+    let costs: CostInput = matrix::from_toml(&text, &place)?;
+    costs.check().with_context(|| place)?;
+    Ok(costs)
+}
+
+fn tables(papers: &[PaperTable], sheets: &[Sheet], which: &[&str]) -> String {
+    let papers = papers.iter().map(PaperTable::markdown);
+    let read = sheets.iter().filter(|sheet| which.contains(&sheet.id));
+    let all: Vec<String> = papers.chain(read.map(Sheet::markdown)).collect();
+    all.join("\n")
+}
+
+fn latex(papers: &[PaperTable]) -> String {
+    let tables: Vec<String> = papers.iter().map(PaperTable::latex).collect();
+    format!("% needs \\usepackage{{booktabs}}\n{}", tables.join("\n"))
+}
+
+/// CSV and Parquet of every level and of every answer.
+fn columns(out: &Folder<'_>, records: &[Record], rows: &[LevelRow]) -> Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    for (name, columns) in [
+        ("all-levels", reports::level_columns(rows)),
+        ("answers", reports::answer_columns(records)),
+    ] {
+        written.push(out.put(&format!("csv/{name}.csv"), columns.csv().as_bytes())?);
+        written.push(out.put(&format!("parquet/{name}.parquet"), &columns.parquet()?)?);
+    }
+    Ok(written)
+}
+
+/// Files that other programs read.
+fn interop(out: &Folder<'_>, records: &[Record], rows: &[LevelRow]) -> Result<Vec<PathBuf>> {
+    let mut written = vec![
+        out.put(
+            "interop/openmetrics.txt",
+            reports::openmetrics(rows).as_bytes(),
+        )?,
+        out.put(
+            "interop/bencher.json",
+            reports::bencher_json(rows).as_bytes(),
+        )?,
+    ];
+    for (cell, text) in reports::vllm_bench_json(records) {
+        let name: String = cell
+            .to_string()
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '.' {
+                    c
+                } else {
+                    '-'
+                }
+            })
+            .collect();
+        let name = name.split('-').filter(|part| !part.is_empty());
+        let name: Vec<&str> = name.collect();
+        let file = format!("interop/vllm-bench/{}.json", name.join("-"));
+        written.push(out.put(&file, text.as_bytes())?);
+    }
+    Ok(written)
+}
+
+/// Recorded rounds under another machine's costs; every name in it says that nothing of it was measured.
+fn projected(records: &[Record], costs: &CostInput) -> Result<Sheet> {
+    let projections = reports::project(records, costs)?;
+    let mut sheet = Sheet {
+        id: "projection",
+        title:
+            "PROJECTION of recorded acceptance under the costs given; nothing of this was measured"
+                .into(),
+        header: [
+            "cell",
+            "tokens",
+            "rounds",
+            "projected tokens a unit",
+            "unit",
+            "projected speedup",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        rows: Vec::new(),
+        notes: Vec::new(),
+    };
+    for (cell, its) in projections {
+        sheet.rows.push(vec![
+            cell.to_string(),
+            its.tokens.to_string(),
+            its.rounds.to_string(),
+            format!("{:.4}", its.projected_tokens_per_unit),
+            its.unit,
+            format!("{:.2}", its.projected_speedup),
+        ]);
+    }
+    Ok(sheet)
+}
+
+/// What was asked for and has no answer, a line a reason.
+fn missing(records: &[Record], runs: &[Value]) -> String {
+    let mut lines: BTreeSet<String> = BTreeSet::new();
+    for run in runs.iter().filter(|run| run["complete"] == false) {
+        let id = run["run"].as_str().unwrap_or("unknown");
+        lines.insert(format!(
+            "run {id} is not complete, what it has is reported; go on with it by draftbench run --resume DIR\n"
+        ));
+    }
+    for record in records {
+        match (&record.outcome, &record.prompt) {
+            (Outcome::Failed { why }, _) => {
+                lines.insert(format!("failed: {}: {why}\n", record.cell));
+            }
+            (Outcome::Skipped { why }, None) => {
+                lines.insert(format!("skipped: {}: {why}\n", record.cell));
+            }
+            _ => {}
+        }
+    }
+    lines.into_iter().collect()
+}
+
+/// Where the files go.
+struct Folder<'a>(&'a Path);
+
+impl Folder<'_> {
+    fn make(&self) -> Result<()> {
+        for below in ["csv", "parquet", "plots", "interop/vllm-bench"] {
+            fs::create_dir_all(self.0.join(below))
+                .with_context(|| format!("--out {}: cannot be written to", self.0.display()))?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        fs::write(&path, bytes)
+            .with_context(|| format!("--out {}: cannot be written", path.display()))?;
+        Ok(path)
+    }
+}
