@@ -252,7 +252,7 @@ pub(crate) struct MergeArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// Folders of runs, complete or not; no two may hold one cell
+    /// Folders of runs, complete or not, and of coverage; no two may hold one cell
     #[arg(value_name = "RUN", required = true)]
     pub(crate) runs: Vec<PathBuf>,
     /// Folder for report.html, tables.md, tables.tex, csv, parquet, plots and interop; files of an earlier report are
@@ -265,6 +265,9 @@ pub(crate) struct ReportArgs {
     /// Figures to stand beside ours, in the columns of reports/reference/published.csv [default: those figures]
     #[arg(long, value_name = "FILE")]
     pub(crate) published: Option<PathBuf>,
+    /// Logs of training (log.csv) whose curves the page shows
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    pub(crate) training: Vec<PathBuf>,
     /// Costs of another machine, a TOML file: recorded rounds are replayed under them, as a projection
     #[arg(long, value_name = "FILE")]
     pub(crate) costs: Option<PathBuf>,

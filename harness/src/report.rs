@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use reports::{
-    Cell, CostInput, Layout, LevelRow, Outcome, PageInput, PaperTable, Published, Record, Sheet,
+    Cell, CostInput, CoverageRecord, Layout, LevelRow, Outcome, PageInput, PaperTable, Published,
+    Record, Sheet, TrainingLog,
 };
 use serde_json::Value;
 
 use crate::cli::ReportArgs;
+use crate::coverage::COVERAGE;
 use crate::folder::{RECORDS, RUN, stored_records};
 use crate::matrix;
 use crate::output::{Ending, Verdict, say};
+use crate::study;
 
 /// Tables that stand in `tables.md`; the others are for programs.
 const READ: [&str; 5] = ["conventions", "levels", "drafts", "phases", "published"];
@@ -28,7 +31,13 @@ const SAID: [&str; 2] = ["conventions", "published"];
 pub(crate) fn report(args: &ReportArgs) -> Ending {
     let published = figures(args.published.as_deref())?;
     let costs = args.costs.as_deref().map(costs).transpose()?;
-    let (records, runs) = read(&args.runs)?;
+    let training = args.training.iter().map(|file| log(file));
+    let training: Vec<TrainingLog> = training.collect::<Result<_>>()?;
+    let Read {
+        records,
+        runs,
+        coverage,
+    } = read(&args.runs)?;
     let out = Folder(&args.out);
     out.make()?;
     let layout = layout(&runs);
@@ -42,6 +51,8 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         records: &records,
         runs: &runs,
         flags: &[],
+        coverage: &coverage,
+        training: &training,
     };
     let mut written = vec![
         out.put("report.html", reports::page(&input).as_bytes())?,
@@ -69,14 +80,31 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
     Ok(Verdict::Fine)
 }
 
-/// Records and `run.json` of some runs, of which no two may hold answers of one cell.
-fn read(dirs: &[PathBuf]) -> Result<(Vec<Record>, Vec<Value>)> {
-    let (mut records, mut runs) = (Vec::new(), Vec::new());
+/// What folders hold.
+#[derive(Default)]
+struct Read {
+    records: Vec<Record>,
+    /// Each run's `run.json`.
+    runs: Vec<Value>,
+    coverage: Vec<CoverageRecord>,
+}
+
+/// Reads folders, of which no two may hold answers of one cell.
+fn read(dirs: &[PathBuf]) -> Result<Read> {
+    let mut out = Read::default();
     let mut cells: BTreeSet<Cell> = BTreeSet::new();
     for dir in dirs {
         let place = dir.display();
+        let ranks = dir.join(COVERAGE);
+        if ranks.is_file() {
+            out.coverage.extend(study::read_coverage(&ranks)?);
+        }
         let Some(its) = stored_records(dir)? else {
-            bail!("{place}: holds no {RECORDS}; name the folder of a run");
+            ensure!(
+                ranks.is_file(),
+                "{place}: holds neither {RECORDS} nor {COVERAGE}; name the folder of a run"
+            );
+            continue;
         };
         let own: BTreeSet<Cell> = its.iter().map(|r| r.cell.clone()).collect();
         if let Some(twice) = own.intersection(&cells).next() {
@@ -85,20 +113,21 @@ fn read(dirs: &[PathBuf]) -> Result<(Vec<Record>, Vec<Value>)> {
             );
         }
         cells.extend(own);
-        records.extend(its);
+        out.records.extend(its);
         let info = dir.join(RUN);
         if info.is_file() {
             let text = fs::read(&info).with_context(|| format!("{place}: {RUN} cannot be read"))?;
             let info = serde_json::from_slice(&text);
-            runs.push(info.with_context(|| format!("{place}: {RUN} is no JSON"))?);
+            out.runs
+                .push(info.with_context(|| format!("{place}: {RUN} is no JSON"))?);
         }
     }
     let is_answer = |r: &Record| matches!(r.outcome, Outcome::Ok(_));
     ensure!(
-        records.iter().any(is_answer),
+        out.records.iter().any(is_answer),
         "the runs hold no answer, so there is nothing to report; go on with them by draftbench run --resume RUN"
     );
-    Ok((records, runs))
+    Ok(out)
 }
 
 /// Methods and suites in the order that the runs were asked for.
@@ -129,6 +158,12 @@ fn figures(file: Option<&Path>) -> Result<Vec<Published>> {
     let what = || format!("--published {}: cannot be read", file.display());
     let text = fs::read_to_string(file).with_context(what)?;
     Ok(reports::parse_published(&text, file)?)
+}
+
+fn log(file: &Path) -> Result<TrainingLog> {
+    let place = format!("--training {}", file.display());
+    let text = fs::read_to_string(file).with_context(|| format!("{place}: cannot be read"))?;
+    reports::parse_training_log(&text, file).context("--training")
 }
 
 fn costs(file: &Path) -> Result<CostInput> {

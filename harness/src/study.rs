@@ -100,7 +100,11 @@ fn add_coverage(coverage: &mut Vec<CoverageRecord>, new: Vec<CoverageRecord>) {
     coverage.extend(new);
 }
 
-fn read_coverage(path: &Path) -> Result<Vec<CoverageRecord>> {
+/// Reads a `coverage.jsonl`.
+///
+/// # Errors
+/// If it cannot be read or a line is no record of coverage.
+pub(crate) fn read_coverage(path: &Path) -> Result<Vec<CoverageRecord>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     let parse = |(idx, line): (usize, &str)| {

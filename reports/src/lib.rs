@@ -32,6 +32,7 @@ mod study;
 mod sums;
 mod survival;
 mod table;
+mod training_log;
 
 pub use acceptance::{AcceptanceSums, Convention};
 pub use arrival_key::{ArrivalKey, ArrivalKeyError};
@@ -74,3 +75,4 @@ pub use study::{
 };
 pub use survival::{Counted, PositionStats, Survival, survival};
 pub use table::{Layout, render};
+pub use training_log::{TrainingLog, TrainingLogError, parse_training_log};

@@ -4,6 +4,7 @@ mod bars;
 mod chart;
 pub(crate) mod data;
 mod detail;
+mod drafters;
 mod figure;
 mod filters;
 mod frontier;
@@ -22,7 +23,9 @@ mod tests;
 
 use serde_json::Value;
 
+use crate::coverage::CoverageRecord;
 use crate::record::{Cell, Record};
+use crate::training_log::TrainingLog;
 use data::Data;
 use html::{count, esc};
 use notes::Notes;
@@ -43,6 +46,10 @@ pub struct PageInput<'a> {
     pub runs: &'a [Value],
     /// What else a reader must know about a cell, such as that its times did not settle; equal texts share a footnote.
     pub flags: &'a [(Cell, String)],
+    /// Ranks of right tokens in drafters' slots; may be empty.
+    pub coverage: &'a [CoverageRecord],
+    /// How drafters were trained; may be empty.
+    pub training: &'a [TrainingLog],
 }
 
 /// The page as HTML: it loads nothing, and every string of the input is shown as text.
@@ -50,15 +57,17 @@ pub fn page(input: &PageInput<'_>) -> String {
     let data = Data::new(input);
     let notes = Notes::new(input, &data);
     let title = esc(input.title);
-    let sections = [
+    let mut sections = vec![
         ("summary", "Summary", summary::html(input, &data, &notes)),
         ("results", "Results", tables::sections(&data, &notes)),
         ("behaviour", "Behaviour", plots::html(&data)),
+        ("drafters", "Drafters", drafters::html(input)),
         ("all-cells", "All cells", detail::html(&data, &notes)),
         ("notes", "Notes", notes.html(data.stats.len())),
         ("definitions", "Definitions", DEFINITIONS.to_owned()),
         ("provenance", "Provenance", provenance::html(input.runs)),
     ];
+    sections.retain(|section| !section.2.is_empty());
     let links: String = sections
         .iter()
         .map(|(id, name, _)| format!("<li><a href=\"#{id}\">{name}</a></li>"))

@@ -142,17 +142,8 @@ fn round(data: &Data<'_>, setting: &Setting) -> Option<Plot> {
 fn positions(data: &Data<'_>, setting: &Setting) -> Option<Plot> {
     let pools = data.pools.get(setting)?;
     let its = drafting(data, setting).into_iter();
-    // What a tree verifies is more than its depth, which records do not hold: positions behind the last accepted one go.
-    let reached = |mut shares: Vec<Share>| {
-        let n = shares
-            .iter()
-            .rposition(|s| s.value > 0.0)
-            .map_or(0, |i| i + 1);
-        shares.truncate(n);
-        shares
-    };
     let its: Vec<(&str, Vec<Share>)> = its
-        .filter_map(|arm| Some((arm, reached(pools.get(arm)?.conditional_acceptance()))))
+        .filter_map(|arm| Some((arm, pools.get(arm)?.reached_positions())))
         .collect();
     let n = its.iter().map(|(_, shares)| shares.len()).max()?;
     let places = (1..=n).map(|i| i.to_string()).collect();
@@ -217,6 +208,8 @@ mod tests {
             records: &records,
             runs: &[],
             flags: &[],
+            coverage: &[],
+            training: &[],
         };
         let plots = report_plots(&input);
         let files: Vec<&str> = plots.iter().map(|p| p.file.as_str()).collect();

@@ -235,15 +235,7 @@ pub(crate) fn one(
 
 fn by_position(data: &Data<'_>, setting: &Setting, id: &str) -> Made {
     let pools = data.pools.get(setting);
-    // A tree verifies more drafts than it is deep, so the last positions at which none was accepted are no positions.
-    // A tree verifies more drafts than it is deep: last positions at which none was accepted may be no positions.
-    let slots = |arm: &str| {
-        let mut slots = pools?.get(arm)?.conditional_acceptance();
-        while slots.last().is_some_and(|s| s.value == 0.0) {
-            slots.pop();
-        }
-        Some(slots)
-    };
+    let slots = |arm: &str| Some(pools?.get(arm)?.reached_positions());
     let all: Vec<(&str, Vec<Share>)> = data
         .arms_of(setting)
         .into_iter()

@@ -15,6 +15,8 @@ fn made(records: &[Record]) -> String {
         records,
         runs: &[],
         flags: &[],
+        coverage: &[],
+        training: &[],
     })
 }
 
@@ -174,6 +176,8 @@ fn every_text_of_the_input_is_shown_as_text() {
         records: &records,
         runs: &[facts],
         flags: &[(records[0].cell.clone(), HOSTILE.into())],
+        coverage: &[],
+        training: &[],
     });
     assert!(!html.contains("<script>x"));
     assert!(!html.contains("'><"));
@@ -215,6 +219,8 @@ fn what_is_missing_and_what_is_doubtful_is_said_with_its_reason() {
         records: &records,
         runs: &[],
         flags: &[flag.clone(), flag],
+        coverage: &[],
+        training: &[],
     });
     for text in [
         "1 cell: Skipped: no drafter",
@@ -306,6 +312,8 @@ fn a_mean_is_that_of_the_cells_it_stands_beside() {
         records: &records,
         runs: &[],
         flags: &[],
+        coverage: &[],
+        training: &[],
     });
     for setting in &data.settings {
         let stats = ["maths", "code"].map(|suite| data.stat(setting, suite, "dcoco").unwrap());

@@ -250,6 +250,15 @@ impl Pool {
         })
     }
 
+    /// [`Self::conditional_acceptance`] up to the last position at which a draft was accepted: a tree verifies more
+    /// drafts than it is deep, and records do not hold its depth.
+    pub(crate) fn reached_positions(&self) -> Vec<Share> {
+        let mut shares = self.conditional_acceptance();
+        let last = shares.iter().rposition(|s| s.value > 0.0);
+        shares.truncate(last.map_or(0, |last| last + 1));
+        shares
+    }
+
     /// For each slot, the share of its judged drafts that were accepted; a slot is judged if all before it were
     /// accepted.
     pub(crate) fn conditional_acceptance(&self) -> Vec<Share> {

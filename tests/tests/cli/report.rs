@@ -62,7 +62,10 @@ fn what_cannot_be_reported_is_one_line_that_names_file_and_remedy() {
         let args: Vec<&str> = args.split(' ').collect();
         desk.refuses_in_a_line(&args, want);
     };
-    refuses("report none", &["none: holds no records.jsonl"]);
+    refuses(
+        "report none",
+        &["none: holds neither records.jsonl nor coverage.jsonl"],
+    );
     refuses(
         "report r r",
         &["r: holds tiny-qwen3 / ", "as does a run named before it"],
@@ -96,6 +99,10 @@ fn what_cannot_be_reported_is_one_line_that_names_file_and_remedy() {
     refuses(
         "report r --costs costs.toml",
         &["--costs costs.toml", "speed"],
+    );
+    refuses(
+        "report r --training mine.csv",
+        &["--training", "mine.csv", "column step is missing"],
     );
     assert!(!desk.path("report").exists(), "nothing was written");
 }
