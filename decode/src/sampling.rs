@@ -149,20 +149,49 @@ pub(crate) fn law(logits: &[f32], sampling: Sampling) -> Option<Law> {
 /// Sets the weights of all tokens to 0 that `top_k`, then `top_p_milli` leave out.
 fn truncate(weights: &mut [f32], top_k: Option<NonZeroU32>, top_p_milli: Option<NonZeroU32>) {
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
-    let mut n_kept = top_k.map_or(order.len(), |k| order.len().min(k.get() as usize));
+    let most = top_k.map_or(order.len(), |k| order.len().min(k.get() as usize));
+    let mut n_kept = most;
     if let Some(milli) = top_p_milli {
-        let of = |idx: &usize| f64::from(weights[*idx]);
-        let enough = order[..n_kept].iter().map(of).sum::<f64>() * f64::from(milli.get()) / 1000.0;
-        let mut sum = 0.0;
-        let crossing = order[..n_kept].iter().position(|idx| {
-            sum += of(idx);
-            sum >= enough
-        });
-        n_kept = crossing.map_or(n_kept, |last| last + 1);
+        let share = f64::from(milli.get()) / 1000.0;
+        n_kept = nucleus(weights, &mut order, most, share);
+    } else {
+        likeliest_first(weights, &mut order, most);
     }
     for idx in &order[n_kept..] {
         weights[*idx] = 0.0;
+    }
+}
+
+/// Puts the `n` likeliest tokens of `order` first, the lowest id before others of its weight.
+fn likeliest_first(weights: &[f32], order: &mut [usize], n: usize) {
+    if n < order.len() {
+        let rank = |a: &usize, b: &usize| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b));
+        order.select_nth_unstable_by(n, rank);
+    }
+}
+
+/// How many of the `most` likeliest tokens it takes to have `share` of their weight together; these come first in
+/// `order`. Few are looked at before many, since sorting a vocabulary would take longer than the step.
+fn nucleus(weights: &[f32], order: &mut [usize], most: usize, share: f64) -> usize {
+    const FEW: usize = 256;
+    let of = |idx: &usize| f64::from(weights[*idx]);
+    likeliest_first(weights, order, most);
+    let enough = order[..most].iter().map(of).sum::<f64>() * share;
+    let mut looked_at = FEW.min(most);
+    loop {
+        likeliest_first(weights, &mut order[..most], looked_at);
+        let few = &mut order[..looked_at];
+        few.sort_unstable_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
+        let mut sum = 0.0;
+        let crossing = few.iter().position(|idx| {
+            sum += of(idx);
+            sum >= enough
+        });
+        match crossing {
+            Some(last) => return last + 1,
+            None if looked_at == most => return most,
+            None => looked_at = most.min(looked_at * 8),
+        }
     }
 }
 
@@ -197,6 +226,10 @@ mod tests {
         assert_eq!(kept(&weights, 0, 600), [1, 2]);
         assert_eq!(kept(&weights, 0, 610), [1, 2, 3]);
         assert_eq!(kept(&weights, 0, 1), [1], "one token always stays");
+        let even = [1.0 / 1000.0; 1000];
+        assert_eq!(kept(&even, 0, 900).len(), 900);
+        assert_eq!(kept(&even, 600, 500), (0..300).collect::<Vec<_>>());
+        assert_eq!(kept(&even, 600, 0), (0..600).collect::<Vec<_>>());
         // Of the two that top-k leaves, the first has two thirds.
         assert_eq!(kept(&weights, 2, 660), [1]);
         assert_eq!(kept(&weights, 2, 670), [1, 2]);
