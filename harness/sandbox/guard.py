@@ -44,6 +44,20 @@ def hook(event, args):
         raise PermissionError(event + " is refused to answers")
 
 
+def refuse(*_args, **_more):
+    raise PermissionError("is refused to answers")
+
+
+def take_away():
+    """What makes processes and files and raises no event that the hook could see."""
+    import _posixsubprocess
+    import posix
+
+    _posixsubprocess.fork_exec = refuse
+    for module in (os, posix):
+        module.mkfifo = module.mknod = refuse
+
+
 def limit():
     for name, value in LIMITS.items():
         try:
@@ -123,6 +137,7 @@ def main():
             Linux().die_with_parent()
         except ImportError:
             pass  # A Python without ctypes; a run that is killed may leave a program that sleeps.
+    take_away()
     limit()
     sys.argv = ["answer"]
     sys.addaudithook(hook)

@@ -11,7 +11,7 @@ const WATCHED: Duration = Duration::from_millis(1);
 /// Moments from a batch's begin at which `n` requests come, rising: gaps drawn from the exponential law of mean
 /// `1 / per_sec`, the first before the first request. A function of seed and stream, so every arm has the same.
 pub(crate) fn poisson(n: usize, per_sec: f64, seed: u64, stream: u64) -> Vec<u64> {
-    let mut draws = Draws::new(seed, stream);
+    let mut draws = Draws::new(seed, STREAM | stream);
     let mut at = 0.0;
     let mut next = || {
         // 1 - u is never 0.
@@ -21,29 +21,48 @@ pub(crate) fn poisson(n: usize, per_sec: f64, seed: u64, stream: u64) -> Vec<u64
     (0..n).map(|_| next()).collect()
 }
 
+/// A wait is cut into such parts, between which the user may stop it.
+const PART: Duration = Duration::from_millis(50);
+
+/// Stream of arrivals; those of requests have no such bit, so that no draw is used twice.
+const STREAM: u64 = 1 << 63;
+
 /// Lets requests in when their time has come.
 pub(crate) struct Timetable<'a> {
     /// The batch's begin.
     pub(crate) origin: Instant,
     /// When each request comes, in nanoseconds from there, rising.
     pub(crate) due_ns: &'a [u64],
+    /// Whether the user wants no more answers; the next request then does not come, which ends the batch.
+    pub(crate) is_stopped: &'a dyn Fn() -> bool,
 }
 
 impl Arrivals for Timetable<'_> {
     fn arrived(&mut self, taken: usize, idle: bool) -> usize {
         if let Some(due_ns) = self.due_ns.get(taken).filter(|_| idle) {
-            wait_until(self.origin + Duration::from_nanos(*due_ns));
+            self.wait_until(self.origin + Duration::from_nanos(*due_ns));
+            if (self.is_stopped)() {
+                return taken;
+            }
         }
         let now = self.origin.elapsed().as_nanos();
         self.due_ns.partition_point(|due| u128::from(*due) <= now)
     }
 }
 
-fn wait_until(moment: Instant) {
-    let left = moment.saturating_duration_since(Instant::now());
-    thread::sleep(left.saturating_sub(WATCHED));
-    while Instant::now() < moment {
-        std::hint::spin_loop();
+impl Timetable<'_> {
+    fn wait_until(&self, moment: Instant) {
+        loop {
+            let left = moment.saturating_duration_since(Instant::now());
+            let asleep = left.saturating_sub(WATCHED).min(PART);
+            if asleep.is_zero() || (self.is_stopped)() {
+                break;
+            }
+            thread::sleep(asleep);
+        }
+        while Instant::now() < moment && !(self.is_stopped)() {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -80,10 +99,13 @@ mod tests {
         let mut table = Timetable {
             origin,
             due_ns: &[0, 3_000_000, far],
+            is_stopped: &|| false,
         };
         assert!((1..=2).contains(&table.arrived(0, false)));
         assert_eq!(table.arrived(1, true), 2);
         assert!(origin.elapsed() >= Duration::from_millis(3));
         assert_eq!(table.arrived(2, false), 2);
+        table.is_stopped = &|| true;
+        assert_eq!(table.arrived(2, true), 2, "nobody waits for it any more");
     }
 }

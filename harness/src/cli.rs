@@ -255,8 +255,8 @@ pub(crate) struct ReportArgs {
     /// Folders of runs, complete or not, and of coverage; no two may hold one cell
     #[arg(value_name = "RUN", required = true)]
     pub(crate) runs: Vec<PathBuf>,
-    /// Folder for report.html, tables.md, tables.tex, csv, parquet, plots and interop; files of an earlier report are
-    /// replaced
+    /// Folder for report.html, tables.md, tables.tex, csv, parquet, plots and interop; an earlier report's are
+    /// replaced, other files refused
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
     /// Above the page [default: draftbench report]

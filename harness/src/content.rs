@@ -99,6 +99,17 @@ impl Content {
         n_answers * u64::from(passes(self.concurrency, self.arrivals)) * self.max_new as u64
     }
 
+    /// Seconds that it takes at most at so many tokens a second; in open loop at least until the last request has come.
+    pub(crate) fn most_secs(&self, rate: u64) -> u64 {
+        let tokens = self.most_tokens();
+        let decoding = tokens.div_ceil(rate.max(1));
+        let Some(per_sec) = self.arrivals.per_sec() else {
+            return decoding;
+        };
+        let n_answers = tokens / (self.max_new as u64).max(1);
+        decoding.max((n_answers as f64 / per_sec).ceil() as u64)
+    }
+
     /// What is different now, key by key.
     pub(crate) fn changes(&self, now: &Self) -> Vec<String> {
         let flat = |content: &Self| {

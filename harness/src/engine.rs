@@ -168,6 +168,8 @@ pub(crate) fn measure(
         job,
         out: arms.iter().map(|a| job.lost.contains(&a.method)).collect(),
         sink,
+        unjudged: Vec::new(),
+        is_cut: false,
     };
     for (arm_idx, arm) in arms.iter_mut().enumerate() {
         if bench.sink.is_stopped() {
@@ -195,6 +197,10 @@ pub(crate) fn measure(
             };
             bench.batch(arm_idx, arms[arm_idx], batch, pass)?;
         }
+        if bench.is_cut {
+            return Ok(Measured::Stopped);
+        }
+        bench.judge()?;
         bench.sink.batch_done(batch_idx + 1)?;
     }
     Ok(Measured::Whole)
@@ -220,6 +226,17 @@ struct Bench<'a> {
     /// Arms that failed.
     out: Vec<bool>,
     sink: &'a mut dyn Sink,
+    /// Answers of the batch at hand that have a reference, in order.
+    unjudged: Vec<Unjudged>,
+    /// Whether the user stopped the batch at hand in its middle.
+    is_cut: bool,
+}
+
+/// An answer before it is judged.
+struct Unjudged {
+    record: Record,
+    tokens: Vec<u32>,
+    ask: Ask,
 }
 
 impl Bench<'_> {
@@ -259,17 +276,20 @@ impl Bench<'_> {
         })
     }
 
-    /// When the requests of one pass and turn come; nothing in closed loop.
+    /// When the requests of one pass and turn come; nothing in closed loop. Every prompt has its time, whether or not its
+    /// conversation has come to this turn, so that the same prompt comes at the same time for every arm.
     fn timetable(&self, asks: &[Ask], pass: u32) -> Option<Vec<u64>> {
         let per_sec = self.job.cell.arrivals.per_sec()?;
         let turn = asks.first().map_or(0, |ask| ask.prompt.turn);
         let stream = u64::from(pass) << 32 | u64::from(turn);
-        Some(arrivals::poisson(
-            asks.len(),
-            per_sec,
-            self.job.seed,
-            stream,
-        ))
+        let all = self.job.asks;
+        let times = arrivals::poisson(all.len(), per_sec, self.job.seed, stream);
+        let of = |ask: &Ask| {
+            let key = |ask: &Ask| (ask.prompt.id.clone(), ask.prompt.sample);
+            let nth = all.iter().position(|first| key(first) == key(ask));
+            nth.map_or(0, |nth| times[nth])
+        };
+        Some(asks.iter().map(of).collect())
     }
 
     /// Answers the first turn of every prompt, then the second of those that have one, and so on.
@@ -296,6 +316,11 @@ impl Bench<'_> {
         let requests = asks.iter().map(request).collect();
         let answers = match self.decode(arm, requests, due_ns.as_deref()) {
             Ok(answers) => answers,
+            Err(_) if self.sink.is_stopped() => {
+                self.is_cut = true;
+                self.free(arm);
+                return Ok(later);
+            }
             Err(err) => {
                 let prompt = asks.first().filter(|_| asks.len() == 1);
                 self.fail(arm_idx, arm, prompt, &err)?;
@@ -310,11 +335,17 @@ impl Bench<'_> {
                 pass,
                 ..ask.prompt.clone()
             };
-            let mut answer = answer(generation, times, answers.batch_ns, self.job.tokens);
-            answer.correct = self.job.talk.judge(ask, &generation.tokens);
+            let answer = answer(generation, times, answers.batch_ns, self.job.tokens);
             let outcome = Outcome::Ok(Box::new(answer));
             let record = self.record(arm, Some(prompt), outcome);
-            self.sink.take(record, &generation.tokens)?;
+            match ask.reference {
+                None => self.sink.take(record, &generation.tokens)?,
+                Some(_) => self.unjudged.push(Unjudged {
+                    record,
+                    tokens: generation.tokens.clone(),
+                    ask: ask.clone(),
+                }),
+            }
             match self.job.talk.next(ask, &generation.tokens) {
                 Next::Over => {}
                 Next::Ask(ask) => later.push(ask),
@@ -366,9 +397,11 @@ impl Bench<'_> {
         let done = match due_ns {
             None => decode::decode(parts, requests, &settings)?,
             Some(due_ns) => {
+                let sink = &*self.sink;
                 let mut timetable = Timetable {
                     origin: began,
                     due_ns,
+                    is_stopped: &|| sink.is_stopped(),
                 };
                 decode::decode_arriving(parts, requests, &settings, &mut timetable)?
             }
@@ -394,15 +427,33 @@ impl Bench<'_> {
         err: &decode::Error,
     ) -> Result<()> {
         self.out[arm_idx] = true;
-        let mut why = crate::message(err);
-        for slot in (0..self.job.cell.concurrency as usize).map(decode::Slot) {
-            arm.drafter.finish(slot);
-            if let Err(stuck) = self.target.keep(slot, 0, &[]) {
-                why.push_str(&format!("; slot {} could not be freed: {stuck}", slot.0));
-            }
-        }
+        let why = crate::message(err) + &self.free(arm);
         let record = self.record(arm, ask.map(|a| a.prompt.clone()), Outcome::Failed { why });
         self.sink.take(record, &[])
+    }
+
+    /// Frees every slot after an error; says which could not be.
+    fn free(&mut self, arm: &mut Arm) -> String {
+        let mut stuck = String::new();
+        for slot in (0..self.job.cell.concurrency as usize).map(decode::Slot) {
+            arm.drafter.finish(slot);
+            if let Err(err) = self.target.keep(slot, 0, &[]) {
+                stuck.push_str(&format!("; slot {} could not be freed: {err}", slot.0));
+            }
+        }
+        stuck
+    }
+
+    /// Judges what the arms of a batch have answered and hands it over. To judge may take seconds, which must not come
+    /// between the arms: only the one behind the first answer of a text would start on a machine that had idled.
+    fn judge(&mut self) -> Result<()> {
+        for mut unjudged in std::mem::take(&mut self.unjudged) {
+            if let Outcome::Ok(answer) = &mut unjudged.record.outcome {
+                answer.correct = self.job.talk.judge(&unjudged.ask, &unjudged.tokens);
+            }
+            self.sink.take(unjudged.record, &unjudged.tokens)?;
+        }
+        Ok(())
     }
 
     fn record(&self, arm: &Arm, prompt: Option<PromptKey>, outcome: Outcome) -> Record {

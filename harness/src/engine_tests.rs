@@ -152,6 +152,8 @@ struct Case {
     arrivals: ArrivalKey,
     n_prompts: u32,
     n_done: usize,
+    /// Whether prompts have a reference.
+    is_checked: bool,
 }
 
 const GREEDY: Case = Case {
@@ -160,6 +162,7 @@ const GREEDY: Case = Case {
     arrivals: ArrivalKey::Closed,
     n_prompts: 3,
     n_done: 0,
+    is_checked: false,
 };
 
 fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
@@ -168,7 +171,11 @@ fn ran(case: &Case, arms: &mut [Arm]) -> Kept {
 
 fn ran_on(case: &Case, arms: &mut [Arm], talk: &dyn Talk) -> Kept {
     let mut target = ToyTarget::new(VOCAB, SLOTS, 64, &[]);
-    let asks = asks(case.n_prompts);
+    let mut asks = asks(case.n_prompts);
+    for ask in asks.iter_mut().filter(|_| case.is_checked) {
+        let answer = "4".to_owned();
+        ask.reference = Some(suites::Reference::Answer { answer });
+    }
     let job = Job {
         run: "r",
         cell: Cell {
@@ -239,6 +246,7 @@ fn a_later_turn_follows_the_arms_own_answer_and_is_equal_to_vanillas() {
     for concurrency in [1, 2] {
         let case = Case {
             concurrency,
+            is_checked: true,
             ..GREEDY
         };
         let mut arms = [vanilla(), oracle("dflash", Wrong::Slot(2))];

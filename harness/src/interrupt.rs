@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the run to stop after the answer it is at, the second ends it at once. Both lose nothing that
+//! Ctrl-C: the first asks the run to stop after the batch that is being answered, the second ends it at once. Both lose nothing that
 //! was sealed.
 
 use std::sync::Arc;
@@ -30,7 +30,9 @@ impl Interrupt {
                 if flag.0.swap(true, Ordering::SeqCst) {
                     std::process::exit(EXIT_CODE.into());
                 }
-                eprintln!("stopping after this answer; once more to stop at once");
+                eprintln!(
+                    "stopping when the method at work has answered its batch; once more to stop at once"
+                );
             }
         };
         let thread = std::thread::Builder::new().spawn(listen);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use reports::{Cell, Record, SCHEMA};
+use reports::{Cell, Outcome, Record, SCHEMA};
 use serde_json::{Value, json};
 
 use crate::cli::MergeArgs;
@@ -29,8 +29,8 @@ struct Part {
 /// Writes the merged run and prints its table.
 ///
 /// # Errors
-/// If a folder holds no run, the runs are of different plans, two hold different records of one answer and are no repeats, a group is
-/// missing without `--partial`, or the folder cannot be written to.
+/// If a folder holds no run, the runs are of different plans, two hold different records of one answer and are no
+/// repeats, a group is missing without `--partial`, or the folder cannot be written to.
 pub(crate) fn merge(args: &MergeArgs, caller: &Caller) -> Ending {
     folder::check(&args.out)?;
     let (file, parts) = read(&args.runs)?;
@@ -151,7 +151,9 @@ fn by_group(file: &PlanFile, parts: &[Part], twice: Twice) -> Result<BTreeMap<us
         for (idx, records) in own {
             match out.get_mut(&idx) {
                 None => drop(out.insert(idx, (records, &part.dir))),
-                Some((others, _)) if twice == Twice::Repeats => add_repeat(others, records),
+                Some((others, dir)) if twice == Twice::Repeats => {
+                    add_repeat(others, records, [*dir, &part.dir])?;
+                }
                 Some((others, dir)) => {
                     if let Some(differing) = difference(others, &records) {
                         bail!(
@@ -170,22 +172,72 @@ fn by_group(file: &PlanFile, parts: &[Part], twice: Twice) -> Result<BTreeMap<us
         .collect())
 }
 
-/// Adds the records of another process that measured the same group, unless its run is among `records` already.
-fn add_repeat(records: &mut Vec<Record>, more: Vec<Record>) {
-    if more
-        .first()
-        .is_none_or(|m| records.iter().any(|r| r.run == m.run))
-    {
-        return;
-    }
-    let passes = records.iter().filter_map(|r| Some(r.prompt.as_ref()?.pass));
-    let first_pass = passes.max().map_or(0, |pass| pass + 1);
-    records.extend(more.into_iter().map(|mut record| {
-        if let Some(prompt) = &mut record.prompt {
-            prompt.pass += first_pass;
+/// Adds the records of other processes that measured the same group, each run once. What one of them could not answer
+/// would void the others' numbers, so a repeat with a failure is left out where another has none.
+///
+/// # Errors
+/// If two folders hold one run, and different records of it; `dirs` are theirs.
+fn add_repeat(records: &mut Vec<Record>, more: Vec<Record>, dirs: [&Path; 2]) -> Result<()> {
+    let mut runs = by_run(std::mem::take(records));
+    for (run, its) in by_run(more) {
+        let Some((_, known)) = runs.iter().find(|(id, _)| *id == run) else {
+            runs.push((run, its));
+            continue;
+        };
+        if let Some(differing) = difference(known, &its) {
+            bail!(
+                "{} and {} hold different records of {differing}, of one run {run}; merge only one of them",
+                dirs[0].display(),
+                dirs[1].display()
+            );
         }
-        record
-    }));
+    }
+    let is_whole = |its: &[Record]| {
+        !its.iter()
+            .any(|r| matches!(r.outcome, Outcome::Failed { .. }))
+    };
+    if runs.iter().any(|(_, its)| is_whole(its)) {
+        let left_out = runs.iter().filter(|(_, its)| !is_whole(its));
+        for (run, its) in left_out {
+            let cell = its.first().map_or_else(String::new, |r| r.cell.to_string());
+            eprintln!(
+                "note: run {run} failed in the group of {cell}; its repeat of it is left out"
+            );
+        }
+        runs.retain(|(_, its)| is_whole(its));
+    }
+    let mut first_pass = 0;
+    for (_, its) in runs {
+        let n_passes = its.iter().filter_map(|r| Some(r.prompt.as_ref()?.pass + 1));
+        let n_passes = n_passes.max().unwrap_or(0);
+        records.extend(its.into_iter().map(|mut record| {
+            if let Some(prompt) = &mut record.prompt {
+                prompt.pass += first_pass;
+            }
+            record
+        }));
+        first_pass += n_passes;
+    }
+    Ok(())
+}
+
+/// The records of each run, in the order of runs, passes numbered from 0 as the run itself did.
+fn by_run(records: Vec<Record>) -> Vec<(String, Vec<Record>)> {
+    let mut out: Vec<(String, Vec<Record>)> = Vec::new();
+    for record in records {
+        match out.iter_mut().find(|(run, _)| *run == record.run) {
+            Some((_, its)) => its.push(record),
+            None => out.push((record.run.clone(), vec![record])),
+        }
+    }
+    for (_, its) in &mut out {
+        let passes = its.iter().filter_map(|r| Some(r.prompt.as_ref()?.pass));
+        let first = passes.min().unwrap_or(0);
+        for prompt in its.iter_mut().filter_map(|r| r.prompt.as_mut()) {
+            prompt.pass -= first;
+        }
+    }
+    out
 }
 
 /// The first answer that two lists of one group do not agree on.
@@ -222,6 +274,9 @@ fn describe(run: &str, file: &PlanFile, parts: &[Part], complete: bool, caller: 
         "shard": null,
         "started_unix_secs": crate::machine::now().0,
         "complete": complete,
+        "asked": parts.first().map(|p| p.info["asked"].clone()),
+        "crates": provenance::crates(),
+        "n_failed_groups": 0,
         "step_costs": all("step_costs"),
         "loads": all("loads"),
         "merged_by": caller,

@@ -149,7 +149,7 @@ impl PlanFile {
             let rate = rate.map_or(own, u64::from).max(1);
             planned.estimate = Some(Estimate {
                 assumed_tokens_per_sec: rate,
-                most_secs: planned.content.most_tokens().div_ceil(rate),
+                most_secs: planned.content.most_secs(rate),
                 memory_bytes: memory_bytes(plan, group)?,
             });
         }

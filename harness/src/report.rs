@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -17,6 +18,9 @@ use crate::folder::{RECORDS, RUN, stored_records};
 use crate::matrix;
 use crate::output::{Ending, Verdict, say};
 use crate::study;
+
+/// The page.
+const PAGE: &str = "report.html";
 
 /// Tables that stand in `tables.md`; the others are for programs.
 const READ: [&str; 5] = ["conventions", "levels", "drafts", "phases", "published"];
@@ -37,6 +41,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         records,
         runs,
         coverage,
+        unfinished,
     } = read(&args.runs)?;
     let out = Folder(&args.out);
     out.make()?;
@@ -55,7 +60,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         training: &training,
     };
     let mut written = vec![
-        out.put("report.html", reports::page(&input).as_bytes())?,
+        out.put(PAGE, reports::page(&input).as_bytes())?,
         out.put("tables.md", whole.as_bytes())?,
         out.put("tables.tex", latex(&papers).as_bytes())?,
     ];
@@ -73,7 +78,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
     let short = tables(&papers, &sheets, &SAID);
     say(&format!(
         "{short}{more}\n{}{} files in {}, report.html first\n",
-        missing(&records, &runs),
+        missing(&records, &unfinished),
         written.len(),
         args.out.display()
     ))?;
@@ -87,6 +92,8 @@ struct Read {
     /// Each run's `run.json`.
     runs: Vec<Value>,
     coverage: Vec<CoverageRecord>,
+    /// Folders of runs that lack some of their groups.
+    unfinished: Vec<PathBuf>,
 }
 
 /// Reads folders, of which no two may hold answers of one cell.
@@ -106,20 +113,34 @@ fn read(dirs: &[PathBuf]) -> Result<Read> {
             );
             continue;
         };
-        let own: BTreeSet<Cell> = its.iter().map(|r| r.cell.clone()).collect();
+        let is_answer = |r: &&Record| matches!(r.outcome, Outcome::Ok(_));
+        let own: BTreeSet<Cell> = its
+            .iter()
+            .filter(is_answer)
+            .map(|r| r.cell.clone())
+            .collect();
         if let Some(twice) = own.intersection(&cells).next() {
             bail!(
-                "{place}: holds {twice}, as does a run named before it; report them apart, or as repeats of one plan: draftbench merge OUT RUN.. --repeats"
+                "{place}: holds answers of {twice}, as does a run named before it; report them apart, or as repeats of one plan: draftbench merge OUT RUN.. --repeats"
             );
         }
         cells.extend(own);
+        // Shards of a plan all say what none of them could run.
+        let is_known = |r: &Record| {
+            let is_whole_skip = r.prompt.is_none() && matches!(r.outcome, Outcome::Skipped { .. });
+            is_whole_skip && out.records.iter().any(|known| known.cell == r.cell)
+        };
+        let its: Vec<Record> = its.into_iter().filter(|r| !is_known(r)).collect();
         out.records.extend(its);
         let info = dir.join(RUN);
         if info.is_file() {
             let text = fs::read(&info).with_context(|| format!("{place}: {RUN} cannot be read"))?;
             let info = serde_json::from_slice(&text);
-            out.runs
-                .push(info.with_context(|| format!("{place}: {RUN} is no JSON"))?);
+            let info: Value = info.with_context(|| format!("{place}: {RUN} is no JSON"))?;
+            if info["complete"] == false {
+                out.unfinished.push(dir.clone());
+            }
+            out.runs.push(info);
         }
     }
     let is_answer = |r: &Record| matches!(r.outcome, Outcome::Ok(_));
@@ -211,6 +232,7 @@ fn interop(out: &Folder<'_>, records: &[Record], rows: &[LevelRow]) -> Result<Ve
             reports::bencher_json(rows).as_bytes(),
         )?,
     ];
+    let mut names: BTreeSet<String> = BTreeSet::new();
     for (cell, text) in reports::vllm_bench_json(records) {
         let name: String = cell
             .to_string()
@@ -225,7 +247,12 @@ fn interop(out: &Folder<'_>, records: &[Record], rows: &[LevelRow]) -> Result<Ve
             .collect();
         let name = name.split('-').filter(|part| !part.is_empty());
         let name: Vec<&str> = name.collect();
-        let file = format!("interop/vllm-bench/{}.json", name.join("-"));
+        let mut name = name.join("-");
+        // Options may differ in what a file name has no letter for.
+        while !names.insert(name.clone()) {
+            name.push_str("-again");
+        }
+        let file = format!("interop/vllm-bench/{name}.json");
         written.push(out.put(&file, text.as_bytes())?);
     }
     Ok(written)
@@ -266,12 +293,12 @@ fn projected(records: &[Record], costs: &CostInput) -> Result<Sheet> {
 }
 
 /// What was asked for and has no answer, a line a reason.
-fn missing(records: &[Record], runs: &[Value]) -> String {
+fn missing(records: &[Record], unfinished: &[PathBuf]) -> String {
     let mut lines: BTreeSet<String> = BTreeSet::new();
-    for run in runs.iter().filter(|run| run["complete"] == false) {
-        let id = run["run"].as_str().unwrap_or("unknown");
+    for dir in unfinished {
+        let dir = dir.display();
         lines.insert(format!(
-            "run {id} is not complete, what it has is reported; go on with it by draftbench run --resume DIR\n"
+            "{dir} is not complete, what it has is reported; draftbench run --resume {dir} goes on, or if it was merged, merge it again with the runs that it lacks\n"
         ));
     }
     for record in records {
@@ -292,10 +319,26 @@ fn missing(records: &[Record], runs: &[Value]) -> String {
 struct Folder<'a>(&'a Path);
 
 impl Folder<'_> {
+    /// Makes it, and removes what an earlier report left: files of cells that are not in this one would mix in.
     fn make(&self) -> Result<()> {
+        let what = || format!("--out {}: cannot be written to", self.0.display());
+        let is_report = self.0.join(PAGE).is_file();
+        let is_empty = fs::read_dir(self.0).map_or(true, |mut entries| entries.next().is_none());
+        ensure!(
+            is_report || is_empty,
+            "--out {}: holds files that no report made; choose another folder",
+            self.0.display()
+        );
+        for below in ["csv", "parquet", "plots", "interop"] {
+            match fs::remove_dir_all(self.0.join(below)) {
+                Err(err) if err.kind() != ErrorKind::NotFound => {
+                    return Err(err).with_context(what);
+                }
+                _ => {}
+            }
+        }
         for below in ["csv", "parquet", "plots", "interop/vllm-bench"] {
-            fs::create_dir_all(self.0.join(below))
-                .with_context(|| format!("--out {}: cannot be written to", self.0.display()))?;
+            fs::create_dir_all(self.0.join(below)).with_context(what)?;
         }
         Ok(())
     }

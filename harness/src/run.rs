@@ -1,7 +1,10 @@
 //! `draftbench run`: the matrix from plan to table, group by group, each sealed when it is complete.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, ensure};
 use reports::{Cell, Outcome, Record, SCHEMA};
+use serde_json::Value;
 
 use crate::arms::{DrafterPlan, TargetPlan};
 use crate::cli::RunArgs;
@@ -19,7 +22,7 @@ use crate::output::{Ending, Verdict};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::provenance::Caller;
-use crate::run_info::{Loaded, RunInfo};
+use crate::run_info::{self, Loaded, RunInfo};
 use crate::schedule::{self, CostTable};
 use crate::seal::{Kept, Part};
 use crate::stage::{self, NoneFits, Stage};
@@ -46,35 +49,73 @@ pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
         info.execute(sandbox)?;
     }
     if let Some(before) = &start.before {
+        if !folder.is_complete() {
+            check_execution(before, &info, &start.out)?;
+        }
         info.go_on(before)?;
+    }
+    if folder.is_complete() {
+        if args.execute_code {
+            eprintln!(
+                "note: --execute-code: the run is complete, and answers are judged only when they are given"
+            );
+        }
+        let before = start.before.as_ref().unwrap_or(&Value::Null);
+        if before["complete"] == false {
+            // The process before ended between the records and this.
+            info.complete = true;
+            folder.describe(&info)?;
+            folder.tidy()?;
+        }
+        info.complete = true;
+        // Who only reads the table is no part of the run, nor is this machine.
+        let machine = run_info::machines(before).join("; and ");
+        return finish(&start, &folder, &info, (None, machine));
     }
     let keep_going = match args.keep_going {
         true => KeepGoing::Yes,
         false => KeepGoing::No,
     };
-    let mut ledger = None;
-    if !folder.is_complete() {
-        let mut work = Work::new(&start, &folder, info, keep_going, sandbox.as_ref())?;
-        let ending = work.all();
-        work.recorder.progress.finish();
-        if ending? == Measured::Stopped {
-            return Ok(work.interrupted());
-        }
-        (info, ledger) = (work.info, Some(work.recorder.ledger));
+    let mut work = Work::new(&start, &folder, info, keep_going, sandbox.as_ref())?;
+    let ending = work.all();
+    work.recorder.progress.finish();
+    if ending? == Measured::Stopped {
+        return Ok(work.interrupted());
     }
+    let (mut info, ledger) = (work.info, Some(work.recorder.ledger));
     info.n_failed_groups = count_failed(&start, &folder);
     if info.n_failed_groups == 0 {
-        if !folder.is_complete() {
-            let skipped = conclude::skipped_records(&start.file, &info.run);
-            folder.assemble(&start.file, &start.mine, &skipped)?;
-        }
+        let skipped = conclude::skipped_records(&start.file, &info.run);
+        folder.assemble(&start.file, &start.mine, &skipped)?;
         info.complete = true;
         folder.describe(&info)?;
         folder.tidy()?;
     } else {
         folder.describe(&info)?;
     }
-    finish(&start, &folder, &info, ledger)
+    let machine = info.machine.line();
+    finish(&start, &folder, &info, (ledger, machine))
+}
+
+/// Whether answers' code is run as in the sitting before: if not, some answers of a cell would count as right or wrong
+/// and others would not.
+fn check_execution(before: &Value, now: &RunInfo, dir: &Path) -> Result<()> {
+    let before = before["sittings"].as_array().and_then(|s| s.last());
+    let before = before.map_or(&Value::Null, |sitting| &sitting["execute_code"]);
+    let now = now.executes();
+    ensure!(
+        before.is_null() || !now.is_null(),
+        "--resume {}: was begun with --execute-code; give it again, or answers of one cell would be judged in part",
+        dir.display()
+    );
+    if before.is_null() != now.is_null() {
+        eprintln!(
+            "note: --execute-code was not given before: answers that are there stay unjudged"
+        );
+    } else if before != &now {
+        eprintln!("note: --execute-code: code was run by {before} before, and is by {now} now");
+    }
+    Ok(())
 }
 
 /// What a target that cannot be loaded does to the run.
@@ -455,19 +496,21 @@ fn count_failed(start: &Start, folder: &RunFolder) -> usize {
 }
 
 /// Prints table and verdict; the table is made from the files, so that what a reader sees is what was stored.
-fn finish(start: &Start, folder: &RunFolder, info: &RunInfo, ledger: Option<Ledger>) -> Ending {
+fn finish(
+    start: &Start,
+    folder: &RunFolder,
+    info: &RunInfo,
+    (ledger, machine): (Option<Ledger>, String),
+) -> Ending {
     let records = folder.records(&start.file, &start.mine)?;
     let text = match start.plan.report {
         Report::Study if info.complete => conclude::study_text(&start.plan, &start.out)?,
-        _ => {
-            let machine = info.machine.line();
-            conclude::table(
-                &start.file,
-                &records,
-                machine,
-                conclude::remarks(&start.plan),
-            )?
-        }
+        _ => conclude::table(
+            &start.file,
+            &records,
+            machine,
+            conclude::remarks(&start.plan),
+        )?,
     };
     let mut foot = String::new();
     if info.n_failed_groups > 0 {

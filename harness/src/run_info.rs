@@ -157,6 +157,12 @@ impl RunInfo {
         Ok(())
     }
 
+    /// How this sitting runs the code of answers; null if it does not.
+    pub(crate) fn executes(&self) -> Value {
+        let now = self.sittings.last();
+        now.map_or(Value::Null, |sitting| sitting["execute_code"].clone())
+    }
+
     /// Goes on with the run that `before` describes: its id, its start, its step costs, its loads, its sittings.
     ///
     /// # Errors

@@ -40,6 +40,10 @@ pub(crate) fn read(place: &Path) -> Result<RunData> {
         );
     }
     let (plan, info): (Plan, Value) = (json(&place.join(PLAN))?, json(&place.join(RUN))?);
+    ensure!(
+        info["complete"] == true,
+        "{label}: lacks some of its groups; go on with it by `draftbench run --resume {label}`, or merge it with the runs that have them"
+    );
     let records = place.join(RECORDS);
     ensure!(
         records.is_file(),

@@ -68,7 +68,10 @@ fn what_cannot_be_reported_is_one_line_that_names_file_and_remedy() {
     );
     refuses(
         "report r r",
-        &["r: holds tiny-qwen3 / ", "as does a run named before it"],
+        &[
+            "r: holds answers of tiny-qwen3 / ",
+            "as does a run named before it",
+        ],
     );
     let records = fs::read_to_string(desk.path("r/records.jsonl")).unwrap();
     let spoiled = |name: &str, text: &str| {

@@ -181,6 +181,18 @@ fn shards_of_a_plan_are_merged_into_the_run_that_one_machine_would_have_made() {
     };
     assert_eq!(passes_of(1), [0, 1]);
     assert_eq!(passes_of(2), [0, 1, 2, 3]);
+    // A merged run holds runs of its own, each of which counts once.
+    merge(&desk, "again-first again both whole --repeats");
+    let count = |dir: &str| timeless(&desk.path(dir).join("records.jsonl")).len();
+    assert_eq!(count("again-first"), count("both"));
+
+    // Shards can be reported as they are, and say once what none of them could run.
+    fine(&desk, "report part-1 part-2 part-3 --out report");
+    // To look at a complete run again changes nothing in it.
+    let description = || fs::read(desk.path("whole/run.json")).unwrap();
+    let before = description();
+    fine(&desk, "run --resume whole");
+    assert!(description() == before);
     fine(
         &desk,
         "run --prompts 1 --max-new 4 --methods dflash --suites mini-chat --out alone",
