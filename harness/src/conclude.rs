@@ -97,7 +97,8 @@ pub(crate) fn remarks(plan: &Plan) -> Vec<String> {
 pub(crate) fn warm_up(mut settings: impl Iterator<Item = (u32, ArrivalKey)>) -> Vec<String> {
     let warm_up = [
         "Before each block of cells every method decodes, unmeasured, a prompt of each class of length, 1, 2, 4 .. sequences",
-        "  at once, and short batches until the median steps of three agree within 3 %, or ten batches (warm-up).",
+        "  at once, and short batches until the median steps of three agree within 3 % (warm-up): at most ten, and of no more",
+        "  tokens than the cell has, but three at least.",
     ];
     let mut remarks = warm_up.map(str::to_owned).to_vec();
     if settings.any(|(concurrency, arrivals)| engine::passes(concurrency, arrivals) > 1) {

@@ -263,7 +263,9 @@ impl Bench<'_> {
         }
         let cover_ns = nanos_since(began);
         let began = Instant::now();
-        let mut settling = Settling::default();
+        let passes = passes(self.job.cell.concurrency, self.job.cell.arrivals) as usize;
+        let n_tokens = asks.len() * passes * self.job.max_new;
+        let mut settling = Settling::new(n_tokens, settle.iter().map(|r| r.max_new).sum());
         while !settling.is_over() && !self.sink.is_stopped() {
             let answers = self.decode(arm, settle.clone(), None)?;
             settling.add(answers.each.iter().map(|(_, times)| times));

@@ -453,8 +453,8 @@ fn every_arm_is_warmed_up_once_and_a_record_tells_what_that_took() {
         };
         assert!(record.prompt.is_none() && record.fault().is_none());
         assert!(startup.cover_ns > 0 && startup.settle_ns > 0);
-        assert!((3..=10).contains(&startup.step_ns.len()), "{startup:?}");
-        assert!(startup.settled || startup.step_ns.len() == 10);
+        // The cell has 2 passes of 39 tokens, which are 2 batches: the least that settling takes is 3.
+        assert_eq!(startup.step_ns.len(), 3, "{startup:?}");
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) const COVER_TOKENS: usize = 3;
 pub(crate) const SETTLE_TOKENS: usize = 16;
 /// Tokens of a prompt where its length does not matter: prefill is covered by itself and would take longest.
 const SHORT: usize = 64;
-/// Batches after which settling is given up.
+/// Batches after which settling is given up, at the latest.
 const MOST_BATCHES: usize = 10;
 /// Batches that must agree.
 const ALIKE: usize = 3;
@@ -57,10 +57,23 @@ pub(crate) fn repeated(asks: &[Ask], slots: usize) -> Vec<Warm<'_>> {
 }
 
 /// Median steps of the batches so far.
-#[derive(Debug, Default)]
-pub(crate) struct Settling(Vec<u64>);
+#[derive(Debug)]
+pub(crate) struct Settling {
+    medians: Vec<u64>,
+    /// Batches after which it is given up.
+    most: usize,
+}
 
 impl Settling {
+    /// Of a cell that decodes `n_tokens` at most, in batches of `n_batch` here: settling may take as many tokens as the
+    /// cell itself, so that a short cell is not mostly warm-up, but three batches at least and ten at most.
+    pub(crate) fn new(n_tokens: usize, n_batch: usize) -> Self {
+        Self {
+            medians: Vec::new(),
+            most: (n_tokens / n_batch.max(1)).clamp(ALIKE, MOST_BATCHES),
+        }
+    }
+
     /// Adds a batch; one without steps counts by its prefills.
     pub(crate) fn add<'a>(&mut self, times: impl Iterator<Item = &'a Times>) {
         let (mut steps, mut prefills) = (Vec::new(), Vec::new());
@@ -70,16 +83,16 @@ impl Settling {
         }
         let mut values = if steps.is_empty() { prefills } else { steps };
         values.sort_unstable();
-        self.0
-            .push(values.get(values.len() / 2).copied().unwrap_or(0));
+        let median = values.get(values.len() / 2).copied();
+        self.medians.push(median.unwrap_or(0));
     }
 
     /// Whether the last batches agree.
     pub(crate) fn is_settled(&self) -> bool {
-        let Some(from) = self.0.len().checked_sub(ALIKE) else {
+        let Some(from) = self.medians.len().checked_sub(ALIKE) else {
             return false;
         };
-        let last = &self.0[from..];
+        let last = &self.medians[from..];
         let (low, high) = (last.iter().min(), last.iter().max());
         low.zip(high)
             .is_some_and(|(low, high)| (high - low) as f64 <= SPREAD * *low as f64)
@@ -87,12 +100,12 @@ impl Settling {
 
     /// Whether there is no more to wait for.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_settled() || self.0.len() >= MOST_BATCHES
+        self.is_settled() || self.medians.len() >= self.most
     }
 
     /// The medians, in order.
     pub(crate) fn into_medians(self) -> Vec<u64> {
-        self.0
+        self.medians
     }
 }
 
@@ -134,7 +147,7 @@ mod tests {
             times.timeline.step_ns = step_ns.to_vec();
             times
         };
-        let mut settling = Settling::default();
+        let mut settling = Settling::new(1000, 1);
         for median in [200, 150, 100, 102] {
             settling.add([times(&[1, median, 900])].iter());
             assert!(!settling.is_over(), "{settling:?}");
@@ -142,13 +155,15 @@ mod tests {
         settling.add([times(&[103])].iter());
         assert!(settling.is_settled() && settling.is_over());
         assert_eq!(settling.into_medians(), [200, 150, 100, 102, 103]);
-        let mut restless = Settling::default();
+        let mut restless = Settling::new(1000, 1);
         for batch in 0..10 {
             assert!(!restless.is_over());
             restless.add([times(&[100 + 10 * (batch % 2)])].iter());
         }
         assert!(!restless.is_settled() && restless.is_over());
-        let mut short = Settling::default();
+        let most = |n_tokens, n_batch| Settling::new(n_tokens, n_batch).most;
+        assert_eq!([most(256, 128), most(128, 16), most(9999, 16)], [3, 8, 10]);
+        let mut short = Settling::new(1, 1);
         short.add([times(&[])].iter());
         assert_eq!(short.into_medians(), [7]);
     }
