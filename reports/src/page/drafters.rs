@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::PageInput;
 use super::chart::{Axis, Guide, LineChart, Point, Series};
-use super::html::{esc, percent, two};
+use super::html::{percent, two};
 use super::plots::{cell_of, even, one, point};
 use super::svg::{Look, Step};
 use crate::Share;
@@ -131,7 +131,7 @@ fn training(log: &TrainingLog, idx: usize) -> String {
     let text = format!(
         "Loss as logged; {} steps of {}.",
         log.steps.len().div_ceil(every),
-        esc(&log.name)
+        log.name
     );
     let figure = one(chart, &format!("train-{idx}"), text, head, rows.collect());
     figure.html("")

@@ -23,7 +23,7 @@ pub(crate) enum Legend {
 
 pub(crate) struct Figure {
     pub(crate) title: String,
-    /// What is drawn and how to read it, as HTML.
+    /// What is drawn and how to read it, as plain text.
     pub(crate) text: String,
     /// The room it takes.
     pub(crate) width: Width,
@@ -54,7 +54,7 @@ impl Figure {
         let mut out = format!(
             "<figure class=\"{class}\"{attrs}><figcaption><b>{}</b> {}</figcaption><div class=\"drawings\">",
             esc(&self.title),
-            self.text
+            esc(&self.text)
         );
         for drawing in &self.drawings {
             out.push_str(&format!("<div class=\"drawing\"{}>", drawing.attrs));
