@@ -9,7 +9,8 @@ use crate::record::Answer;
 /// Source: the tools' code as of 2026; an answer is a request, and each turn of a conversation is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Convention {
-    /// A: `1 + sum(accepted) / rounds`, pooled. Drafts accepted behind a stop token count.
+    /// A: `1 + sum(accepted) / rounds that verified a draft`, pooled. Drafts accepted behind a stop token count. A method
+    /// that verifies none, as vanilla, has none.
     RawPooled,
     /// B: `sum(committed) / rounds`, pooled: tau.
     Tau,
@@ -62,7 +63,7 @@ impl Convention {
     pub fn definition(self) -> &'static str {
         match self {
             Self::RawPooled => {
-                "1 + drafts accepted / rounds, pooled; drafts behind a stop token count"
+                "1 + drafts accepted / rounds that verified a draft, pooled; drafts behind a stop token count"
             }
             Self::Tau => {
                 "tokens committed / rounds, pooled; cut where an answer ends, prefill's token out"
@@ -72,7 +73,7 @@ impl Convention {
                 "mean over answers of answer tokens / rounds; prefill's token in"
             }
             Self::RawMean => {
-                "mean over answers of 1 + drafts accepted / rounds; drafts behind a stop token count"
+                "mean over answers of 1 + drafts accepted / rounds that verified a draft; drafts behind a stop token count"
             }
             Self::ChunkMean => {
                 "mean over answers of answer tokens / (rounds + 1); prefill is a chunk of one token"
@@ -98,9 +99,13 @@ impl Convention {
 pub struct AcceptanceSums {
     n_answers: u64,
     /// Answers with a round.
+    n_decoded: u64,
+    /// Answers with a round that verified a draft.
     n_drafted: u64,
     tokens: u64,
     rounds: u64,
+    /// Rounds that verified a draft: vLLM's counter leaves the others out.
+    drafting: u64,
     accepted: u64,
     committed: u64,
     completion_means: f64,
@@ -109,29 +114,37 @@ pub struct AcceptanceSums {
 }
 
 impl AcceptanceSums {
-    /// Adds one answer. An answer that ended with prefill took no round: it has no D and no E, its token counts for C,
-    /// and its one chunk for F.
+    /// Adds one answer. An answer that ended with prefill took no round: it has no D, its token counts for C, and its
+    /// one chunk for F. One that verified no draft has no E.
     pub fn add(&mut self, answer: &Answer) {
         let sum = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
         let rounds = answer.rounds.committed.len() as u64;
         let (tokens, accepted) = (u64::from(answer.n_tokens), sum(&answer.rounds.accepted));
+        let verified = answer.rounds.verified.iter();
+        let drafting = verified.filter(|v| **v > 0).count() as u64;
         self.n_answers += 1;
+        self.drafting += drafting;
         self.tokens += tokens;
         self.rounds += rounds;
         self.accepted += accepted;
         self.committed += sum(&answer.rounds.committed);
         self.chunk_means += tokens as f64 / (rounds + 1) as f64;
         if rounds > 0 {
-            self.n_drafted += 1;
+            self.n_decoded += 1;
             self.completion_means += tokens as f64 / rounds as f64;
-            self.raw_means += 1.0 + accepted as f64 / rounds as f64;
+        }
+        if drafting > 0 {
+            self.n_drafted += 1;
+            self.raw_means += 1.0 + accepted as f64 / drafting as f64;
         }
     }
 
     /// Adds the answers of another set.
     pub fn merge(&mut self, other: &Self) {
         self.n_answers += other.n_answers;
+        self.n_decoded += other.n_decoded;
         self.n_drafted += other.n_drafted;
+        self.drafting += other.drafting;
         self.tokens += other.tokens;
         self.rounds += other.rounds;
         self.accepted += other.accepted;
@@ -141,17 +154,21 @@ impl AcceptanceSums {
         self.chunk_means += other.chunk_means;
     }
 
-    /// Acceptance length in tokens a round; `None` if no answer took a round.
+    /// Acceptance length in tokens a round; `None` if no answer took a round, or none that the convention counts.
     pub fn length(&self, convention: Convention) -> Option<f64> {
         if self.rounds == 0 {
             return None;
         }
+        let needs_drafts = matches!(convention, Convention::RawPooled | Convention::RawMean);
+        if needs_drafts && self.drafting == 0 {
+            return None;
+        }
         let rounds = self.rounds as f64;
         Some(match convention {
-            Convention::RawPooled => 1.0 + self.accepted as f64 / rounds,
+            Convention::RawPooled => 1.0 + self.accepted as f64 / self.drafting as f64,
             Convention::Tau => self.committed as f64 / rounds,
             Convention::CompletionPooled => self.tokens as f64 / rounds,
-            Convention::CompletionMean => self.completion_means / self.n_drafted as f64,
+            Convention::CompletionMean => self.completion_means / self.n_decoded as f64,
             Convention::RawMean => self.raw_means / self.n_drafted as f64,
             Convention::ChunkMean => self.chunk_means / self.n_answers as f64,
         })
@@ -204,12 +221,44 @@ mod tests {
         assert_eq!(sums.spread(), Some((want[5], want[3])));
     }
 
+    /// An answer whose rounds verified these numbers of drafts.
+    fn verifying(rounds: &[(u32, u32)], verified: &[u32]) -> Answer {
+        let mut answer = answer(rounds);
+        answer.rounds.drafted = verified.to_vec();
+        answer.rounds.verified = verified.to_vec();
+        answer
+    }
+
     #[test]
-    fn vanilla_has_length_1_where_prefills_token_is_left_out() {
-        let of_vanilla = lengths(&[answer(&[(0, 1); 4]), answer(&[(0, 1); 2])]);
-        let [a, b, c, d, e, f] = of_vanilla.map(Option::unwrap);
-        assert_eq!([a, b, e, f], [1.0; 4]);
-        assert_eq!((c, d), (8.0 / 6.0, (5.0 / 4.0 + 3.0 / 2.0) / 2.0));
+    fn a_round_without_a_draft_is_none_of_a_and_e() {
+        // A schedule verified nothing in the second round: 3 accepted, 1 drafting round of 2, 1 + 4 + 1 tokens. The
+        // other answer: 1 + 0 accepted in 2 drafting rounds of 2, 1 + 2 + 1 tokens.
+        let answers = [
+            verifying(&[(3, 4), (0, 1)], &[3, 0]),
+            verifying(&[(1, 2), (0, 1)], &[3, 1]),
+        ];
+        let want = [
+            1.0 + 4.0 / 3.0,
+            8.0 / 4.0,
+            10.0 / 4.0,
+            (6.0 / 2.0 + 4.0 / 2.0) / 2.0,
+            ((1.0 + 3.0 / 1.0) + (1.0 + 1.0 / 2.0)) / 2.0,
+            (6.0 / 3.0 + 4.0 / 3.0) / 2.0,
+        ];
+        assert_eq!(lengths(&answers), want.map(Some));
+    }
+
+    #[test]
+    fn vanilla_has_no_length_of_rounds_that_draft_and_1_where_prefills_token_is_left_out() {
+        let of_vanilla = lengths(&[
+            verifying(&[(0, 1); 4], &[0; 4]),
+            verifying(&[(0, 1); 2], &[0; 2]),
+        ]);
+        let [a, b, c, d, e, f] = of_vanilla;
+        assert_eq!([a, e], [None; 2]);
+        assert_eq!([b, f], [Some(1.0); 2]);
+        assert_eq!(c, Some(8.0 / 6.0));
+        assert_eq!(d, Some((5.0 / 4.0 + 3.0 / 2.0) / 2.0));
     }
 
     #[test]
