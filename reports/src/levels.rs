@@ -9,6 +9,7 @@ use crate::acceptance::AcceptanceSums;
 use crate::bootstrap::ratio_interval;
 use crate::metrics::{Equality, Group, groups};
 use crate::record::{Cell, Record, Rounds, Thinking};
+use crate::stats::wilson;
 use crate::sums::{Clock, Sums, ratio, speedup_intervals};
 use crate::{ArrivalKey, SamplingKey};
 
@@ -213,6 +214,12 @@ impl LevelRow {
             false => self.speedup_decode,
             true => self.throughput_ratio,
         }
+    }
+
+    /// [`wilson`]'s 95 % interval of the share of right answers, each answer a trial; `None` if none could be checked.
+    pub fn correct_interval(&self) -> Option<(f64, f64)> {
+        let (hits, of) = self.correct?;
+        wilson(hits as u64, of as u64)
     }
 
     /// The averages of [`Self::speedup`] over cells.

@@ -80,6 +80,7 @@ fn pooled(rows: &[LevelRow]) -> Sheet {
         "speedup, arithmetic mean",
         "speedup, geometric mean",
         "end to end",
+        "right",
         "equal",
     ];
     let title = "By domain, target and overall";
@@ -101,15 +102,27 @@ fn pooled(rows: &[LevelRow]) -> Sheet {
             two(row.speedup_averages().arithmetic),
             two(row.speedup_averages().geometric),
             with_interval(row.speedup_end_to_end),
+            with_interval(right(row)),
             crate::table::verdict(row.equality),
         ]);
         out.rows.push(cells);
     }
     out.notes = vec![
         "tau and speedup without a mean's name pool all rounds and all prompts; brackets are 95 % intervals over prompts.".into(),
+        "right: share of right answers of those that could be checked, with Wilson's interval, answers as trials.".into(),
         "Speedup is of decoding at concurrency 1 and in open loop, else of throughput; end to end has prefill in.".into(),
     ];
     out
+}
+
+/// Share of right answers.
+fn right(row: &LevelRow) -> Option<Estimate> {
+    let (hits, of) = row.correct?;
+    let interval = row.correct_interval();
+    (of > 0).then(|| Estimate {
+        value: hits as f64 / of as f64,
+        interval,
+    })
 }
 
 /// What became of drafts, and acceptance by position.
@@ -169,16 +182,22 @@ fn drafts(records: &[Record]) -> [Sheet; 2] {
             row.extend([at.position.to_string(), three(at.survival.share())]);
             row.extend(ends(&at.survival));
             row.extend([
-                three(at.survival_verified.share()),
-                three(at.conditional.share()),
-                at.conditional.of.to_string(),
+                three(at.survival_verified.and_then(|c| c.share())),
+                three(at.conditional.and_then(|c| c.share())),
+                at.conditional
+                    .map_or_else(String::new, |c| c.of.to_string()),
             ]);
-            row.extend(ends(&at.conditional));
+            let empty = || [String::new(), String::new()];
+            row.extend(at.conditional.as_ref().map_or_else(empty, ends));
             positions.rows.push(row);
         }
     }
     counts.notes = vec![
         "wasted: drafted and not accepted. fallback rounds: no draft accepted, of rounds that verified one. cut rounds: a schedule cut drafts, of all.".into(),
+    ];
+    positions.notes = vec![
+        "A tree's positions end at its deepest acceptance. Its rounds record how many nodes were verified, not how deep, so survival of verified and conditional acceptance are left empty.".into(),
+        "An interval is over prompts; that of a share of exactly 0 or 1 is Wilson's, with prompts as trials.".into(),
     ];
     [counts, positions]
 }
@@ -354,6 +373,7 @@ mod tests {
         let positions = of(&sheets, "positions");
         assert_eq!(positions.len(), 3);
         assert_eq!(positions[2][7..9], ["3", "0.500"]);
+        assert_eq!(positions[2][12..14], ["0.500", "2"]);
         // Domain, target and overall, of both methods.
         assert_eq!(of(&sheets, "levels").len(), 6);
         let published = of(&sheets, "published");

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::bootstrap::ratio_intervals;
 use crate::metrics::groups;
 use crate::record::{Cell, Record, Rounds};
+use crate::stats::wilson;
 
 /// A count out of another, with the 95 % interval of their ratio over prompts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,7 +16,8 @@ pub struct Counted {
     pub hits: u64,
     /// Rounds that could have had it.
     pub of: u64,
-    /// Whole prompts resampled, those without such a round left out; needs 2 prompts.
+    /// Whole prompts resampled, those without such a round left out; needs 2 prompts. A share of exactly 0 or 1, which
+    /// every resample repeats, has [`wilson`]'s interval with prompts as trials.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -33,16 +35,17 @@ pub struct PositionStats {
     pub position: u32,
     /// Rounds that accepted the draft here, of all rounds: what a schedule cuts lowers it.
     pub survival: Counted,
-    /// The same rounds, of those that verified a draft here.
-    pub survival_verified: Counted,
-    /// The same rounds, of those that verified a draft here and accepted all before it.
-    pub conditional: Counted,
+    /// The same rounds, of those that verified a draft here; `None` of a tree, whose rounds say how many nodes were
+    /// verified but not how deep.
+    pub survival_verified: Option<Counted>,
+    /// The same rounds, of those that verified a draft here and accepted all before it; `None` of a tree likewise.
+    pub conditional: Option<Counted>,
 }
 
 /// What became of one cell's drafts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Survival {
-    /// From 1 to the largest number of drafts verified in a round.
+    /// From 1 to the largest number of drafts verified in a round; of a tree to the deepest acceptance.
     pub positions: Vec<PositionStats>,
     /// Entry `n`: rounds that accepted exactly `n` drafts; as long as the most that any round accepted, plus 1.
     pub accepted_rounds: Vec<u64>,
@@ -94,9 +97,25 @@ pub fn survival(records: &[Record]) -> BTreeMap<Cell, Survival> {
         for ((prompt, ..), timed) in &group.answers {
             tally.add(prompt, &timed.answer.rounds);
         }
-        ((*cell).clone(), tally.finish())
+        let shape = match is_tree(&cell.method) {
+            true => Shape::Tree,
+            false => Shape::Chain,
+        };
+        ((*cell).clone(), tally.finish(shape))
     })
     .collect()
+}
+
+/// Whether an arm's rounds verify trees: its `verified` counts nodes, and records hold no depth.
+pub(crate) fn is_tree(method: &str) -> bool {
+    method.starts_with("eagle3-tree")
+}
+
+/// What a round's drafts are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Chain,
+    Tree,
 }
 
 /// Rounds of one prompt at one position.
@@ -165,8 +184,13 @@ impl<P: Ord> SurvivalTally<P> {
         &self.totals
     }
 
-    pub(crate) fn finish(&self) -> Survival {
-        let n_positions = self.n_positions();
+    pub(crate) fn finish(&self, shape: Shape) -> Survival {
+        let deepest = self.totals.accepted_rounds.len().saturating_sub(1);
+        let n_positions = match shape {
+            Shape::Chain => self.n_positions(),
+            Shape::Tree => self.n_positions().min(deepest),
+        };
+        let of_chain = |counted| (shape == Shape::Chain).then_some(counted);
         let columns = (0..n_positions).flat_map(|at| {
             [
                 self.column(at, |prompt, _| prompt.rounds),
@@ -181,8 +205,8 @@ impl<P: Ord> SurvivalTally<P> {
                 .map(|(three, position)| PositionStats {
                     position,
                     survival: three[0],
-                    survival_verified: three[1],
-                    conditional: three[2],
+                    survival_verified: of_chain(three[1]),
+                    conditional: of_chain(three[2]),
                 })
                 .collect(),
             ..self.totals.clone()
@@ -226,10 +250,17 @@ fn counted(columns: Vec<Vec<(u64, u64)>>) -> Vec<Counted> {
     let intervals = ratio_intervals(&distinct);
     places
         .into_iter()
-        .map(|at| Counted {
-            hits: distinct[at].iter().map(|c| c.0).sum(),
-            of: distinct[at].iter().map(|c| c.1).sum(),
-            interval: intervals[at],
+        .map(|at| {
+            let (hits, of) = distinct[at]
+                .iter()
+                .fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1));
+            let n_prompts = distinct[at].len() as u64;
+            let interval = match intervals[at] {
+                Some(_) if hits == 0 => wilson(0, n_prompts),
+                Some(_) if hits == of => wilson(n_prompts, n_prompts),
+                resampled => resampled,
+            };
+            Counted { hits, of, interval }
         })
         .collect()
 }
@@ -260,12 +291,13 @@ mod tests {
         let mut tally = SurvivalTally::default();
         // Cut to 1, uncut twice, nothing drafted.
         tally.add("a", &rounds(&[(3, 1, 1), (3, 3, 2), (3, 3, 0), (0, 0, 0)]));
-        let got = tally.finish();
+        let got = tally.finish(Shape::Chain);
         let by_position: Vec<_> = got
             .positions
             .iter()
             .map(|p| {
-                let three = [p.survival, p.survival_verified, p.conditional];
+                let of_chain = [p.survival_verified, p.conditional].map(Option::unwrap);
+                let three = [p.survival, of_chain[0], of_chain[1]];
                 (p.position, three.map(parts))
             })
             .collect();
@@ -285,14 +317,14 @@ mod tests {
         let mut tally = SurvivalTally::default();
         tally.add("a", &rounds(&[(3, 1, 1), (3, 3, 2), (3, 3, 0)]));
         tally.add("b", &rounds(&[(0, 0, 0)]));
-        let got = tally.finish();
+        let got = tally.finish(Shape::Chain);
         assert_eq!((got.drafted, got.verified, got.accepted), (9, 7, 3));
         assert_eq!(got.wasted(), 6);
         assert_eq!(got.accepted_rounds, [2, 1, 1]);
         // One of the three rounds that verified a draft.
         assert_eq!(got.fallback_share(), Some(1.0 / 3.0));
         assert_eq!(got.cut_share(), Some(0.25));
-        let none = SurvivalTally::<&str>::default().finish();
+        let none = SurvivalTally::<&str>::default().finish(Shape::Chain);
         assert_eq!((none.fallback_share(), none.cut_share()), (None, None));
         assert!(none.positions.is_empty());
     }
@@ -305,7 +337,7 @@ mod tests {
             let of: Vec<_> = (0..9).map(|j| (5, 5, accepted(j))).collect();
             tally.add(*prompt, &rounds(&of));
         }
-        let got = tally.finish();
+        let got = tally.finish(Shape::Chain);
         let sum: f64 = got
             .positions
             .iter()
@@ -315,7 +347,7 @@ mod tests {
         let product: f64 = got
             .positions
             .iter()
-            .filter_map(|p| p.conditional.share())
+            .filter_map(|p| p.conditional?.share())
             .product();
         let last = got.positions[4].survival.share().unwrap();
         assert!((product - last).abs() < 1e-12);
@@ -324,6 +356,45 @@ mod tests {
             let share = p.survival.share().unwrap();
             assert!(low <= share && share <= high && low < high, "{p:?}");
         }
+    }
+
+    #[test]
+    fn a_tree_has_positions_down_to_its_deepest_acceptance_and_no_conditional_ones() {
+        let mut tally = SurvivalTally::default();
+        tally.add("a", &rounds(&[(60, 60, 3), (60, 60, 1)]));
+        let of_tree = tally.finish(Shape::Tree);
+        let got: Vec<_> = of_tree
+            .positions
+            .iter()
+            .map(|p| parts(p.survival))
+            .collect();
+        assert_eq!(got, [(2, 2), (1, 2), (1, 2)]);
+        let unknown = |p: &PositionStats| (p.survival_verified, p.conditional) == (None, None);
+        assert!(of_tree.positions.iter().all(unknown));
+        assert_eq!(tally.finish(Shape::Chain).positions.len(), 60);
+    }
+
+    #[test]
+    fn a_share_of_all_or_none_has_an_interval_of_some_width() {
+        let mut tally = SurvivalTally::default();
+        for prompt in ["a", "b", "c", "d"] {
+            tally.add(prompt, &rounds(&[(2, 2, 1); 9]));
+        }
+        let got = tally.finish(Shape::Chain);
+        let shares: Vec<_> = got.positions.iter().map(|p| p.survival.share()).collect();
+        assert_eq!(shares, [Some(1.0), Some(0.0)]);
+        // Wilson's interval of 4 of 4 prompts begins at 4 / (4 + 1.96^2), that of none ends as far from 0.
+        let end = 4.0 / (4.0 + 1.959_963_984_540_054f64.powi(2));
+        let intervals = got.positions.iter().map(|p| p.survival.interval.unwrap());
+        let ends: Vec<_> = intervals.collect();
+        assert!(
+            (ends[0].0 - end).abs() < 1e-12 && ends[0].1 > 1.0 - 1e-12,
+            "{ends:?}"
+        );
+        assert!(
+            ends[1].0 < 1e-12 && (ends[1].1 - (1.0 - end)).abs() < 1e-12,
+            "{ends:?}"
+        );
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub fn level_columns(rows: &[LevelRow]) -> Columns {
         .real("repeated_share", |r| r.repeated_share)
         .count("n_correct", |r| r.correct.map(|c| c.0 as u64))
         .count("n_checked", |r| r.correct.map(|c| c.1 as u64))
+        .real("correct_low", |r| Some(r.correct_interval()?.0))
+        .real("correct_high", |r| Some(r.correct_interval()?.1))
         .text("equality", |r| Some(verdict(r.equality).to_owned()))
         .count("n_equal", |r| compared(r.equality).map(|c| c.0))
         .count("n_compared", |r| compared(r.equality).map(|c| c.1))

@@ -9,6 +9,7 @@ use super::html::{esc, percent, rate, two};
 use super::svg::Step;
 use super::{frontier, mean, rounds};
 use crate::Share;
+use crate::survival::is_tree;
 
 /// Drafting arms that a plot has place for.
 pub(crate) const MOST: usize = 8;
@@ -236,15 +237,17 @@ pub(crate) fn one(
 fn by_position(data: &Data<'_>, setting: &Setting, id: &str) -> Made {
     let pools = data.pools.get(setting);
     let slots = |arm: &str| Some(pools?.get(arm)?.reached_positions());
+    // A tree's rounds do not say how deep they verified.
     let all: Vec<(&str, Vec<Share>)> = data
         .arms_of(setting)
         .into_iter()
+        .filter(|arm| !is_tree(arm))
         .filter_map(|arm| Some((arm, slots(arm)?)))
         .filter(|(_, slots)| !slots.is_empty())
         .collect();
     let n_slots = all.iter().map(|a| a.1.len()).max().unwrap_or(0);
     if n_slots == 0 {
-        return Err("nothing was drafted".into());
+        return Err("nothing was drafted in chains".into());
     }
     let arms = shown(data, all.iter().map(|a| a.0).collect());
     let values: BTreeMap<&str, &Vec<Share>> = all.iter().map(|(arm, s)| (*arm, s)).collect();
@@ -284,7 +287,7 @@ fn by_position(data: &Data<'_>, setting: &Setting, id: &str) -> Made {
         std::iter::once((*arm).to_owned()).chain(own).collect()
     });
     let text = format!(
-        "A draft is judged if all before it in its round were accepted ({}); in a tree a position is a depth. Positions past the last accepted draft are left out.{}",
+        "A draft is judged if all before it in its round were accepted ({}); trees are left out, whose rounds do not say how deep they verified. Positions past the last accepted draft are left out.{}",
         over(data, setting),
         not_shown(all.len(), arms.len())
     );
