@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::latency::{Latency, percentile, wall};
 use crate::metrics::{Group, groups};
-use crate::record::{Cell, Outcome, Record};
-use crate::survival::{Survival, SurvivalTally};
+use crate::record::{Cell, Outcome, Record, Timeline};
+use crate::survival::{Survival, SurvivalTally, is_tree};
 
 /// One JSON object for each cell with answers. An answer, or a turn of a conversation, is a request.
 ///
@@ -81,28 +81,52 @@ fn object(cell: &Cell, group: &Group<'_>, failed: u64, input: u64) -> Map<String
     for ((prompt, ..), timed) in &group.answers {
         tally.add(*prompt, &timed.answer.rounds);
     }
-    out.extend(speculative(tally.counts()));
+    let n_positions = match is_tree(&cell.method) {
+        // A tree's count of verified drafts is none of positions.
+        true => 0,
+        false => most_verified(group),
+    };
+    out.extend(speculative(tally.counts(), n_positions));
     let latency = Latency::of(group, cell);
+    let first = in_slot(group, |t| t.first_ns - t.admitted_ns);
+    let last = in_slot(group, |t| t.finished_ns() - t.admitted_ns);
     for (name, rising) in [
-        ("ttft", &latency.first_token),
+        ("ttft", &first),
         ("tpot", &latency.per_token),
         ("itl", &latency.step),
-        ("e2el", &latency.answer),
+        ("e2el", &last),
     ] {
         out.extend(times(name, rising));
     }
     out
 }
 
-/// Nothing where nothing was drafted, as the tool does.
-fn speculative(counts: &Survival) -> Vec<(String, Value)> {
+/// Times from entering a slot, rising: what a request waited for it in open loop is out.
+fn in_slot(group: &Group<'_>, of: fn(&Timeline) -> u64) -> Vec<u64> {
+    let each = group.answers.values().map(|t| of(&t.answer.timeline));
+    let mut times: Vec<u64> = each.collect();
+    times.sort_unstable();
+    times
+}
+
+/// Most drafts that a round verified.
+fn most_verified(group: &Group<'_>) -> usize {
+    let rounds = group.answers.values().map(|t| &t.answer.rounds);
+    let most = rounds.flat_map(|r| r.verified.iter().copied()).max();
+    most.unwrap_or(0) as usize
+}
+
+/// Nothing where nothing was drafted, as the tool does. Rates are given up to `n_positions` at least, of which the last
+/// may never have been accepted.
+fn speculative(counts: &Survival, n_positions: usize) -> Vec<(String, Value)> {
     let (rounds, verified, accepted) = (counts.n_drafting, counts.verified, counts.accepted);
     if rounds == 0 {
         return Vec::new();
     }
     let n_rounds = rounds as f64;
-    let by_position = (1..counts.accepted_rounds.len()).map(|position| {
-        let reached: u64 = counts.accepted_rounds[position..].iter().sum();
+    let n_positions = n_positions.max(counts.accepted_rounds.len() - 1);
+    let by_position = (1..=n_positions).map(|position| {
+        let reached: u64 = counts.accepted_rounds.iter().skip(position).sum();
         reached as f64 / n_rounds
     });
     [
@@ -196,9 +220,28 @@ mod tests {
         }
         assert_eq!(got["model_id"], "toy");
         let rates = &got["spec_decode_per_position_acceptance_rates"];
-        assert_eq!(*rates, json!([2.0 / 3.0, 1.0 / 3.0]));
+        assert_eq!(*rates, json!([2.0 / 3.0, 1.0 / 3.0, 0.0]));
         // Two requests bound neither a median nor a percentile.
         assert!(got.get("median_ttft_ms").is_none() && got.get("p99_ttft_ms").is_none());
+    }
+
+    #[test]
+    fn waiting_for_a_slot_is_left_out_and_a_trees_nodes_are_no_positions() {
+        let waiting = |method: &str| {
+            let mut a = answer(&[(1, 2)]);
+            a.timeline.arrived_ns = Some(0);
+            (a.timeline.admitted_ns, a.timeline.first_ns) = (1000, 1050);
+            let mut rec = record(method, "a", a);
+            rec.cell.arrivals = "poisson-2000".parse().unwrap();
+            only(&[rec])
+        };
+        let got = waiting("dflash");
+        // 50 ns of prefill and 2 us of decoding behind 1 us of waiting.
+        assert_eq!(got["mean_ttft_ms"], json!(5e-5));
+        assert_eq!(got["mean_e2el_ms"], json!(2.05e-3));
+        let rates = |of: &Value| of["spec_decode_per_position_acceptance_rates"].clone();
+        assert_eq!(rates(&got), json!([1.0, 0.0, 0.0]));
+        assert_eq!(rates(&waiting("eagle3-tree-7-10-60")), json!([1.0]));
     }
 
     #[test]
