@@ -268,6 +268,7 @@ fn beside(rows: &[LevelRow], published: &[Published]) -> Sheet {
         "quantity",
         "published",
         "ours",
+        "our prompts",
         "source",
         "engine",
         "hardware",
@@ -278,6 +279,7 @@ fn beside(rows: &[LevelRow], published: &[Published]) -> Sheet {
         published,
         at,
         ours,
+        n_prompts,
     } in stand_beside(published, rows)
     {
         let quantity = match at.quantity {
@@ -293,11 +295,15 @@ fn beside(rows: &[LevelRow], published: &[Published]) -> Sheet {
             quantity,
             format!("{:.2}", published.value),
             with_interval(Some(ours)),
+            n_prompts.to_string(),
             format!("{}, {}", published.paper, published.table),
             published.engine.clone(),
             published.hardware.clone(),
-            at.caveat.unwrap_or_default().to_owned(),
+            at.caveat.unwrap_or_default(),
         ]);
+        if let Some(note) = cut(&at.suite, n_prompts).filter(|n| !out.notes.contains(n)) {
+            out.notes.push(note);
+        }
     }
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for reason in published.iter().filter_map(|row| fit(row).err()) {
@@ -306,8 +312,32 @@ fn beside(rows: &[LevelRow], published: &[Published]) -> Sheet {
     let reasons = reasons
         .iter()
         .map(|(why, n)| format!("Not placed, {n}: {why}."));
-    out.notes = reasons.collect();
+    out.notes.extend(reasons);
     out
+}
+
+/// Prompts that the sources ask of a suite at least.
+///
+/// Source: DFlash's README; DSpark's paper for arena-hard-v2.
+const ASKED: [(&str, u64); 10] = [
+    ("gsm8k", 128),
+    ("math500", 128),
+    ("aime24", 30),
+    ("aime25", 30),
+    ("humaneval", 164),
+    ("mbpp", 128),
+    ("livecodebench", 128),
+    ("mt-bench", 80),
+    ("alpaca", 128),
+    ("arena-hard-v2", 500),
+];
+
+/// What to say of a suite of which we asked fewer prompts than any source.
+fn cut(suite: &str, n_prompts: u64) -> Option<String> {
+    let (_, asked) = ASKED.iter().find(|(id, _)| *id == suite)?;
+    (n_prompts < *asked).then(|| {
+        format!("{suite} is cut: ours asks {n_prompts} prompts, the sources at least {asked}.")
+    })
 }
 
 fn with_interval(estimate: Option<Estimate>) -> String {
@@ -381,7 +411,31 @@ mod tests {
         assert!(
             published
                 .iter()
-                .all(|row| row[..3] == ["qwen3-4b", "gsm8k", "dflash"])
+                .all(|row| row[..3] == ["qwen3-4b", "gsm8k", "dflash"] && row[8] == "1")
         );
+        let notes = &sheets.iter().find(|s| s.id == "published").unwrap().notes;
+        let cut = "gsm8k is cut: ours asks 1 prompts, the sources at least 128.";
+        assert_eq!(notes.iter().filter(|n| *n == cut).count(), 1);
+    }
+
+    #[test]
+    fn a_tree_has_no_conditional_acceptance_and_the_sheet_says_so() {
+        let mut of_tree = answer(&[(2, 3), (1, 2)]);
+        of_tree.rounds.verified = vec![60, 60];
+        of_tree.rounds.drafted = vec![60, 60];
+        of_tree.correct = Some(true);
+        let records = [record("eagle3-tree-7-10-60", "a", of_tree)];
+        let sheets = report_sheets(&records, &levels(&records), &[]);
+        let positions = of(&sheets, "positions");
+        assert_eq!(positions.len(), 2);
+        assert_eq!(positions[1][7..9], ["2", "0.500"]);
+        assert!(
+            positions[1][11..].iter().all(String::is_empty),
+            "{positions:?}"
+        );
+        let sheet = sheets.iter().find(|s| s.id == "positions").unwrap();
+        assert!(sheet.notes[0].contains("left empty"));
+        // Wilson's interval of one of one.
+        assert_eq!(of(&sheets, "levels")[0][14], "1.00 [0.21, 1.00]");
     }
 }

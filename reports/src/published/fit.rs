@@ -22,7 +22,7 @@ pub struct PublishedAt {
     /// What is measured.
     pub quantity: Quantity,
     /// What differs nevertheless, if anything.
-    pub caveat: Option<&'static str>,
+    pub caveat: Option<String>,
 }
 
 /// What a published figure measures, in our terms.
@@ -46,6 +46,8 @@ pub struct Beside<'a> {
     pub at: PublishedAt,
     /// Ours; the interval is given for tau and speedup.
     pub ours: Estimate,
+    /// Prompts that ours pools; the source may have asked more.
+    pub n_prompts: u64,
 }
 
 /// Published figures that have one of ours to stand beside, in their order. `rows` are those of [`crate::levels`]; a
@@ -66,6 +68,7 @@ pub fn stand_beside<'a>(published: &'a [Published], rows: &[LevelRow]) -> Vec<Be
             published,
             at,
             ours,
+            n_prompts: row.n_prompts,
         })
     };
     published.iter().filter_map(one).collect()
@@ -92,10 +95,14 @@ pub fn fit(row: &Published) -> Fit {
         "speedup" => Quantity::SpeedupDecode,
         _ => return Err("the metric is neither acceptance length nor speedup over vanilla"),
     };
-    let caveat = match quantity {
+    let measured = match quantity {
         Quantity::Length(_) => source.length_caveat,
         Quantity::SpeedupDecode => Some(source.speedup_caveat?),
     };
+    let caveats: Vec<&str> = [measured, drafter_caveat(row), concurrency_caveat(row)]
+        .into_iter()
+        .flatten()
+        .collect();
     Ok(PublishedAt {
         method: method(&row.method)?,
         suite: suite(&row.dataset)?,
@@ -103,8 +110,21 @@ pub fn fit(row: &Published) -> Fit {
         thinking: thinking(&row.thinking, target)?,
         target: one_sequence(&row.concurrency).map(|()| target)?,
         quantity,
-        caveat,
+        caveat: (!caveats.is_empty()).then(|| caveats.join("; ")),
     })
+}
+
+/// DFlash's figures of a thinking target are of drafters trained for it, which are not those of the method's arm.
+///
+/// Source: DFlash, section "thinking mode", Table 2.
+fn drafter_caveat(row: &Published) -> Option<&'static str> {
+    let is_apart = row.paper.starts_with("DFlash (") && row.thinking == "on";
+    is_apart.then_some("theirs is of a drafter trained separately for thinking")
+}
+
+fn concurrency_caveat(row: &Published) -> Option<&'static str> {
+    let is_silent = row.concurrency.is_empty();
+    is_silent.then_some("the source states no concurrency; taken as one sequence at a time")
 }
 
 /// How a source measures.
@@ -264,6 +284,25 @@ mod tests {
         };
         let at = fit(&speedup).unwrap();
         assert!(at.quantity == Quantity::SpeedupDecode && at.caveat.is_some());
+    }
+
+    #[test]
+    fn what_the_source_leaves_open_or_trains_apart_is_a_caveat() {
+        let caveat = |change: fn(&mut Published)| {
+            let mut row = dflash();
+            change(&mut row);
+            fit(&row).unwrap().caveat.unwrap_or_default()
+        };
+        assert!(caveat(|_| ()).contains("states no concurrency"));
+        assert_eq!(caveat(|r| r.concurrency = "1".into()), "");
+        let thinking = caveat(|r| {
+            (r.table, r.thinking) = ("Table 2".into(), "on".into());
+            (r.dataset, r.concurrency) = ("math500".into(), "1".into());
+        });
+        assert_eq!(
+            thinking,
+            "theirs is of a drafter trained separately for thinking"
+        );
     }
 
     #[test]
