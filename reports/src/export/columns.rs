@@ -1,5 +1,7 @@
 //! A table as named, typed columns, and its CSV.
 
+use crate::plain::csv_field;
+
 /// A table; all columns are equally long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
@@ -44,7 +46,7 @@ impl Values {
 
     fn field(&self, row: usize) -> String {
         let text = match self {
-            Self::Text(values) => values[row].as_deref().map(quoted),
+            Self::Text(values) => values[row].as_deref().map(csv_field),
             Self::Count(values) => values[row].map(|v| v.to_string()),
             Self::Real(values) => values[row].map(|v| v.to_string()),
         };
@@ -61,7 +63,7 @@ impl Columns {
     /// Comma-separated values with a line of names, quoted as RFC 4180 says, lines ended by a line feed. A number has
     /// as many digits as bring the same number back.
     pub fn csv(&self) -> String {
-        let mut out = line(self.columns.iter().map(|c| quoted(&c.name)));
+        let mut out = line(self.columns.iter().map(|c| csv_field(&c.name)));
         for row in 0..self.n_rows() {
             out.push_str(&line(self.columns.iter().map(|c| c.values.field(row))));
         }
@@ -71,14 +73,6 @@ impl Columns {
 
 fn line(fields: impl Iterator<Item = String>) -> String {
     fields.collect::<Vec<_>>().join(",") + "\n"
-}
-
-/// A field in quotes if it needs them.
-fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
 }
 
 /// Makes columns of one list of rows.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::plain::{csv_field, markdown};
+
 /// One table of the study.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sheet {
@@ -30,10 +32,9 @@ impl Sheet {
 
     /// Title, table and notes.
     pub fn markdown(&self) -> String {
-        let mut out = format!("**{}**\n\n", self.title);
-        let escape = |cell: &String| cell.replace('|', "\\|");
+        let mut out = format!("**{}**\n\n", markdown(&self.title));
         let line = |cells: &[String]| {
-            let cells: Vec<String> = cells.iter().map(escape).collect();
+            let cells: Vec<String> = cells.iter().map(|c| markdown(c)).collect();
             format!("| {} |\n", cells.join(" | "))
         };
         out.push_str(&line(&self.header));
@@ -46,19 +47,15 @@ impl Sheet {
         writeln!(out, "|{}|", rule.join("|")).expect("a String takes any text");
         self.rows.iter().for_each(|row| out.push_str(&line(row)));
         for note in &self.notes {
-            write!(out, "\n{note}\n").expect("a String takes any text");
+            write!(out, "\n{}\n", markdown(note)).expect("a String takes any text");
         }
         out
     }
 
-    /// Header and rows; a cell with a comma, a quote or a line break is quoted.
+    /// Header and rows; a cell with a comma, a quote, a line feed or a carriage return is quoted.
     pub fn csv(&self) -> String {
-        let cell = |text: &String| match text.contains([',', '"', '\n']) {
-            true => format!("\"{}\"", text.replace('"', "\"\"")),
-            false => text.clone(),
-        };
         let line = |cells: &Vec<String>| {
-            let cells: Vec<String> = cells.iter().map(cell).collect();
+            let cells: Vec<String> = cells.iter().map(|c| csv_field(c)).collect();
             cells.join(",") + "\n"
         };
         std::iter::once(&self.header)
@@ -93,10 +90,12 @@ mod tests {
     fn a_sheet_reads_as_markdown_and_as_csv() {
         let mut sheet = Sheet::new("k", "tau by K", &["K", "tau, all"]);
         sheet.rows.push(vec!["a|b".into(), "1,5".into()]);
-        sheet.notes.push("Greedy.".into());
-        let want = "**tau by K**\n\n| K | tau, all |\n|---|---:|\n| a\\|b | 1,5 |\n\nGreedy.\n";
+        sheet.notes.push("Greedy <b>\n\n_x_.".into());
+        let want = "**tau by K**\n\n| K | tau, all |\n|---|---:|\n| a\\|b | 1,5 |\n\nGreedy \\<b> \\_x\\_.\n";
         assert_eq!(sheet.markdown(), want);
         assert_eq!(sheet.csv(), "K,\"tau, all\"\na|b,\"1,5\"\n");
+        sheet.rows = vec![vec!["a\rb".into(), "2".into()]];
+        assert_eq!(sheet.csv(), "K,\"tau, all\"\n\"a\rb\",2\n");
     }
 
     #[test]

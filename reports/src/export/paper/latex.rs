@@ -1,5 +1,7 @@
 //! A paper's table in LaTeX.
 
+use crate::plain::folded;
+
 use super::{LEGEND, PaperCell, PaperTable, PaperValue, Rank};
 
 impl PaperTable {
@@ -72,8 +74,9 @@ fn number(value: Option<PaperValue>, unit: &str) -> String {
     }
 }
 
-/// Text without meaning to LaTeX.
+/// One line of text without meaning to LaTeX: a blank line would end the paragraph, which a caption must not hold.
 fn escaped(text: &str) -> String {
+    let text = folded(text);
     let each = text.chars().map(|c| match c {
         '&' | '%' | '$' | '#' | '_' | '{' | '}' => format!("\\{c}"),
         '~' => "\\textasciitilde{}".into(),
@@ -123,5 +126,6 @@ old & \\underline{1.00$\\times$}$^{*}$ / \\textbf{3.00} & 1.00$\\times$ / 3.00 &
         let got = escaped("50 % of $x_1 & #{y} ~ ^ \\");
         let want = "50 \\% of \\$x\\_1 \\& \\#\\{y\\} \\textasciitilde{} \\textasciicircum{} \\textbackslash{}";
         assert_eq!(got, want);
+        assert_eq!(escaped("out of\n\n\tmemory\r\n"), "out of memory");
     }
 }

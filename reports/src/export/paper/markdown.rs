@@ -1,11 +1,13 @@
 //! A paper's table in Markdown.
 
+use crate::plain::markdown as escaped;
+
 use super::{LEGEND, PaperCell, PaperTable, PaperValue, Rank};
 
 impl PaperTable {
     /// Title, table and legend. Best bold, second underlined by the `u` tag, marks as raised signs.
     pub fn markdown(&self) -> String {
-        let mut out = format!("**{}**\n\n| target | method |", self.title());
+        let mut out = format!("**{}**\n\n| target | method |", escaped(&self.title()));
         let averages = ["mean", "geo. mean"];
         let names = self.suites.iter().map(String::as_str).chain(averages);
         let names: Vec<String> = names.map(|n| format!(" {} |", escaped(n))).collect();
@@ -27,7 +29,7 @@ impl PaperTable {
             out.push_str(&format!("{line}\n"));
         }
         for note in &self.notes {
-            out.push_str(&format!("- {note}\n"));
+            out.push_str(&format!("- {}\n", escaped(note)));
         }
         out
     }
@@ -59,10 +61,6 @@ fn number(value: Option<PaperValue>, unit: &str) -> String {
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('|', "\\|")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::table;
@@ -72,7 +70,7 @@ mod tests {
         let want = "\
 **Speedup / tau, greedy, thinking off, concurrency 1**
 
-| target | method | a_b | z | mean | geo. mean |
+| target | method | a\\_b | z | mean | geo. mean |
 |---|---|---:|---:|---:|---:|
 | toy | vanilla | 1.00x / 1.00 | 1.00x / 1.00 | 1.00x / 1.00 | 1.00x / 1.00 |
 | toy | new | **2.00x** / <u>2.00</u>† | - / - | - / - | - / - |
