@@ -6,7 +6,7 @@ use crate::levels::{Averages, Domain, Estimate, LevelRow};
 use crate::metrics::Equality;
 use crate::record::{Answer, Ended, Outcome, Phases, PromptKey, Record};
 
-/// One line a row of [`crate::levels`]. Intervals are the columns ending in `_low` and `_high`, averages of cells those
+/// One line a row of [`crate::levels()`]. Intervals are the columns ending in `_low` and `_high`, averages of cells those
 /// in `_arithmetic_mean` and `_geometric_mean`; `length_*` is acceptance length by convention.
 pub fn level_columns(rows: &[LevelRow]) -> Columns {
     let mut out = Builder::new(rows);

@@ -50,7 +50,7 @@ pub struct Beside<'a> {
     pub n_prompts: u64,
 }
 
-/// Published figures that have one of ours to stand beside, in their order. `rows` are those of [`crate::levels`]; a
+/// Published figures that have one of ours to stand beside, in their order. `rows` are those of [`crate::levels()`]; a
 /// figure of one sequence is held against concurrency 1.
 pub fn stand_beside<'a>(published: &'a [Published], rows: &[LevelRow]) -> Vec<Beside<'a>> {
     let one = |published: &'a Published| {
