@@ -18,6 +18,7 @@ mod load;
 mod metrics;
 mod page;
 mod paired;
+mod places;
 mod plain;
 mod plots;
 mod predict;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::svg::Look;
 use super::{PageInput, mean};
 use crate::metrics::{CellStats, Group, cells, groups};
+use crate::places::Unranked;
 use crate::record::{Cell, Thinking};
 use crate::study::pool::{ArmKey, Pool, pools_of};
 use crate::{ArrivalKey, SamplingKey, Share};
@@ -170,6 +171,20 @@ impl<'a> Data<'a> {
 
     pub(crate) fn stat(&self, setting: &Setting, suite: &str, arm: &str) -> Option<&CellStats> {
         self.stats.get(&setting.cell(suite, arm))
+    }
+
+    /// Whether an arm's number on a suite may be called best or second.
+    pub(crate) fn is_ranked(&self, setting: &Setting, suite: &str, arm: &str) -> bool {
+        let stat = self.stat(setting, suite, arm);
+        arm != "vanilla" && stat.is_none_or(|s| Unranked::of(s).is_none())
+    }
+
+    /// Whether an arm's means may be: if all they are of may.
+    pub(crate) fn is_ranked_throughout(&self, setting: &Setting, arm: &str) -> bool {
+        let suites = self.suites_of(setting);
+        suites
+            .iter()
+            .all(|suite| self.is_ranked(setting, suite, arm))
     }
 
     /// Suites that a setting has a cell of.

@@ -63,7 +63,7 @@ impl Notes {
             if let Equality::Exact { equal, of } = stat.equality
                 && equal < of
             {
-                let text = "Text differs from vanilla's: times and acceptance are of other text";
+                let text = "Text differs from vanilla's: times and acceptance are of other text, so it is not ranked";
                 let alone = format!("{equal} of {of} answers equal");
                 add(Kind::Differs, text.into(), cell, alone);
             }
@@ -72,7 +72,7 @@ impl Notes {
                 add(Kind::Unsettled, text.into(), cell, String::new());
             }
             if let Some(share) = stat.repeated_share.filter(|_| stat.is_degenerate()) {
-                let text = "Degenerate text: more than 20 % of its 8-grams are repeated; loops draft easily";
+                let text = "Degenerate text: more than 20 % of its 8-grams are repeated; loops draft easily, so it is not ranked";
                 add(Kind::Degenerate, text.into(), cell, percent(share));
             }
             let n = data.n_prompts(cell);

@@ -37,6 +37,14 @@ impl Measure {
         }
     }
 
+    /// What a verdict on the measure holds for: processes differ in speed, and that is in no interval.
+    fn scope(self) -> &'static str {
+        match self {
+            Self::Speedup => ", within one process",
+            Self::Tau => "",
+        }
+    }
+
     fn lead(self, best: &Pool, second: &Pool, vanilla: Option<&Pool>) -> Option<Share> {
         match self {
             Self::Speedup => mean::speedup_lead(best, second, vanilla?),
@@ -50,7 +58,7 @@ fn podium<'a>(data: &'a Data<'_>, setting: &Setting, measure: Measure) -> Option
     let drafting = data
         .arms_of(setting)
         .into_iter()
-        .filter(|a| *a != "vanilla");
+        .filter(|arm| data.is_ranked_throughout(setting, arm));
     let mut ranked: Vec<(&str, Share)> = drafting
         .filter_map(|arm| Some((arm, measure.of(data, setting, arm)?)))
         .collect();
@@ -75,7 +83,7 @@ fn is_clear(lead: Option<Share>) -> bool {
 }
 
 impl Second<'_> {
-    fn html(&self, form: fn(f64) -> String) -> String {
+    fn html(&self, measure: Measure, form: fn(f64) -> String) -> String {
         let second = format!("{} ({})", arm(self.arm), form(self.value));
         let signed = |share: f64| format!("{:+.1}\u{a0}%", share * 100.0).replace('-', "\u{2212}");
         let Some(lead) = self.lead else {
@@ -89,7 +97,8 @@ impl Second<'_> {
             false => ("unclear", "not separable"),
         };
         format!(
-            "<span class=\"tag {class}\">{verdict}</span> {} over {second}, interval {} to {}",
+            "<span class=\"tag {class}\">{verdict}{}</span> {} over {second}, interval {} to {}",
+            measure.scope(),
             signed(lead.value),
             signed(low),
             signed(high)
@@ -97,12 +106,16 @@ impl Second<'_> {
     }
 }
 
-/// How a speedup stands to 1.
+/// How a speedup stands to 1, as its tag says within one process.
 fn against_vanilla(speedup: Share) -> &'static str {
     match speedup.interval {
-        Some((low, _)) if low > 1.0 => "<span class=\"tag clear\">faster than vanilla</span>",
-        Some((_, high)) if high < 1.0 => "<span class=\"tag bad\">slower than vanilla</span>",
-        _ => "<span class=\"tag unclear\">not separable from vanilla</span>",
+        Some((low, _)) if low > 1.0 => {
+            "<span class=\"tag clear\">faster than vanilla, within one process</span>"
+        }
+        Some((_, high)) if high < 1.0 => {
+            "<span class=\"tag bad\">slower than vanilla, within one process</span>"
+        }
+        _ => "<span class=\"tag unclear\">not separable from vanilla, within one process</span>",
     }
 }
 
@@ -134,24 +147,29 @@ pub(crate) fn html(input: &PageInput<'_>, data: &Data<'_>, notes: &Notes) -> Str
 /// Who leads where, and how often that is sure.
 fn sentence(what: &str, podiums: &[&Podium<'_>], n_settings: usize) -> String {
     if podiums.is_empty() {
-        return format!("<p><b>{what}:</b> no drafting method answered every suite.</p>");
+        return format!(
+            "<p><b>{what}:</b> no drafting method that may be ranked answered every suite.</p>"
+        );
     }
-    let mut wins: Vec<(&str, usize, usize)> = Vec::new();
+    let mut wins: Vec<(&str, usize, usize, usize)> = Vec::new();
     for podium in podiums {
         let clear = usize::from(podium.second.as_ref().is_some_and(|s| is_clear(s.lead)));
+        let alone = usize::from(podium.second.is_none());
         match wins.iter_mut().find(|w| w.0 == podium.best.0) {
             Some(win) => {
                 win.1 += 1;
                 win.2 += clear;
+                win.3 += alone;
             }
-            None => wins.push((podium.best.0, 1, clear)),
+            None => wins.push((podium.best.0, 1, clear, alone)),
         }
     }
     wins.sort_by_key(|win| std::cmp::Reverse(win.1));
     let each: Vec<String> = wins
         .iter()
-        .map(|(name, n, clear)| {
+        .map(|(name, n, clear, alone)| {
             let sure = match (n, clear) {
+                (n, _) if n == alone => "the only one that may be ranked".to_owned(),
                 (_, 0) => "not separable from the second".to_owned(),
                 (1, _) => "clear of the second".to_owned(),
                 (2, 2) => "clear of the second in both".to_owned(),
@@ -162,7 +180,12 @@ fn sentence(what: &str, podiums: &[&Podium<'_>], n_settings: usize) -> String {
                 1 => String::new(),
                 _ => format!(" in {n} of {n_settings} settings"),
             };
-            format!("<b>{}</b> is highest{places} ({sure})", arm(name))
+            let is = if n == alone {
+                "stands alone"
+            } else {
+                "is highest"
+            };
+            format!("<b>{}</b> {is}{places} ({sure})", arm(name))
         })
         .collect();
     format!("<p><b>{what}:</b> {}.</p>", each.join("; "))
@@ -199,7 +222,10 @@ fn card(
             format!(" <span class=\"iv\">{}</span>", span(i))
         });
         let second = podium.second.as_ref();
-        let second = second.map_or_else(|| "No second method.".to_owned(), |s| s.html(form));
+        let second = second.map_or_else(
+            || "No second method that may be ranked.".to_owned(),
+            |s| s.html(measure, form),
+        );
         let verdict = match measure {
             Measure::Speedup => format!("<p>{}</p>", against_vanilla(share)),
             Measure::Tau => String::new(),

@@ -8,6 +8,7 @@ use super::notes::{Notes, links};
 use super::speedups;
 use crate::Share;
 use crate::metrics::Equality;
+use crate::places::{Rank, places};
 
 /// A section a setting: its table and its plot of speedups.
 pub(crate) fn sections(data: &Data<'_>, notes: &Notes) -> String {
@@ -42,8 +43,8 @@ struct Column {
     /// One entry a row.
     values: Vec<Option<Share>>,
     form: fn(f64) -> String,
-    /// Rows of the best and the second value.
-    ranks: [Option<usize>; 2],
+    /// One entry a row.
+    ranks: Vec<Rank>,
 }
 
 struct Table<'a> {
@@ -92,13 +93,15 @@ impl<'a> Table<'a> {
                     interval: stat.tau_interval.filter(|_| *arm != "vanilla"),
                 })
             };
-            columns.push(self.column(&attrs, speedup, times));
-            columns.push(self.column(&attrs, tau, two));
+            let is_ranked = |arm: &&str| self.data.is_ranked(self.setting, suite, arm);
+            columns.push(self.column(&attrs, is_ranked, speedup, times));
+            columns.push(self.column(&attrs, is_ranked, tau, two));
         }
         if self.suites.len() > 1 {
             let standing = |arm: &&str| self.data.standing(self.setting, arm);
-            columns.push(self.column("", |arm| standing(arm).speedup, times));
-            columns.push(self.column("", |arm| standing(arm).tau, two));
+            let is_ranked = |arm: &&str| self.data.is_ranked_throughout(self.setting, arm);
+            columns.push(self.column("", is_ranked, |arm| standing(arm).speedup, times));
+            columns.push(self.column("", is_ranked, |arm| standing(arm).tau, two));
         }
         columns
     }
@@ -106,22 +109,21 @@ impl<'a> Table<'a> {
     fn column(
         &self,
         attrs: &str,
+        is_ranked: impl Fn(&&str) -> bool,
         value: impl Fn(&&str) -> Option<Share>,
         form: fn(f64) -> String,
     ) -> Column {
         let values: Vec<Option<Share>> = self.arms.iter().map(value).collect();
-        // Vanilla is what the others are held against, so it has no rank.
-        let is_ranked = |row: &usize| self.arms[*row] != "vanilla";
-        let mut rows: Vec<(usize, f64)> = (0..values.len())
-            .filter(is_ranked)
-            .filter_map(|row| Some((row, values[row]?.value)))
-            .collect();
-        rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let ranked = self.arms.iter().zip(&values).map(|(arm, share)| {
+            let share = share.filter(|_| is_ranked(arm))?;
+            Some(share.value)
+        });
+        let ranks = places(&ranked.collect::<Vec<_>>());
         Column {
             attrs: attrs.to_owned(),
             values,
             form,
-            ranks: [0, 1].map(|rank: usize| rows.get(rank).map(|r| r.0)),
+            ranks,
         }
     }
 
@@ -201,10 +203,10 @@ impl Column {
             return format!("<td{}{class}>\u{2013}{marks}</td>", self.attrs);
         };
         let number = (self.form)(share.value);
-        let number = match self.ranks.iter().position(|r| *r == Some(row)) {
-            Some(0) => format!("<strong>{number}</strong>"),
-            Some(_) => format!("<u>{number}</u>"),
-            None => number,
+        let number = match self.ranks[row] {
+            Rank::Best => format!("<strong>{number}</strong>"),
+            Rank::Second => format!("<u>{number}</u>"),
+            Rank::Other => number,
         };
         let interval = share.interval.map_or_else(String::new, |i| {
             format!("<span class=\"iv\">{}</span>", span(i))

@@ -137,6 +137,54 @@ fn the_summary_names_the_best_and_how_sure_that_is() {
     assert!(html.contains("not separable"), "{html}");
 }
 
+/// Gives every answer of a method other text, or text that repeats itself.
+fn spoiled(method: &str, spoil: impl Fn(&mut crate::Answer)) -> Vec<Record> {
+    let mut records = matrix();
+    for record in records.iter_mut().filter(|r| r.cell.method == method) {
+        if let Outcome::Ok(answer) = &mut record.outcome {
+            spoil(answer);
+        }
+    }
+    records
+}
+
+#[test]
+fn text_that_differs_or_loops_is_never_best() {
+    for records in [
+        spoiled("dcoco", |answer| answer.tokens_sha256 = "other".into()),
+        spoiled("dcoco", |answer| answer.grams.repeated = answer.grams.total),
+    ] {
+        let html = made(&records);
+        assert!(!html.contains("<b>dcoco</b> is highest"));
+        // Alone, dflash is neither best nor second.
+        assert!(html.contains(
+            "<b>dflash</b> stands alone in 2 of 2 settings (the only one that may be ranked)"
+        ));
+        let table = html.split("<section id=\"results\"").nth(1).unwrap();
+        let cells = table.split("<tbody>").nth(1).unwrap();
+        let cells = cells.split("</tbody>").next().unwrap();
+        assert!(
+            !cells.contains("<strong>") && !cells.contains("<u>"),
+            "{cells}"
+        );
+        assert!(html.contains("so it is not ranked"));
+    }
+}
+
+#[test]
+fn equal_numbers_are_both_best() {
+    let records = spoiled("dcoco", |answer| {
+        *answer = timed("dcoco", &[(1, 2); 6], 800)
+    });
+    let html = made(&records);
+    let table = html.split("<section id=\"results\"").nth(1).unwrap();
+    let cells = table.split("<tbody>").nth(1).unwrap();
+    let cells = cells.split("</tbody>").next().unwrap();
+    // Tau on two suites and their mean.
+    assert_eq!(cells.matches("<strong>2.00</strong>").count(), 6, "{cells}");
+    assert_eq!(cells.matches("<u>2.00</u>").count(), 0);
+}
+
 #[test]
 fn no_address_is_loaded() {
     let html = made(&matrix());
