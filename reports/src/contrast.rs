@@ -1,10 +1,12 @@
-//! Drafting methods held against the best of each cell, over a whole matrix.
+//! Drafting methods held against each other, over a whole matrix.
 
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-use crate::metrics::{Group, groups};
+use crate::metrics::{CellStats, Group, groups};
+use crate::places::Unranked;
+use crate::rank::least_values;
 use crate::record::{Cell, Record};
 use crate::stats::{PairedSums, benjamini_hochberg, swap_test};
 use crate::sums::{Clock, Sums};
@@ -37,17 +39,16 @@ impl Measure {
     }
 }
 
-/// A method against the best drafting method of its target, suite and setting.
+/// Two drafting methods of one target, suite and setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contrast {
     /// The method asked about and where.
     pub cell: Cell,
-    /// The best method there by this measure; of equals the first by name.
-    pub best: String,
+    /// The method it is held against, later by name.
+    pub other: String,
     /// What is compared.
     pub measure: Measure,
-    /// The method's value over the best's, over the prompts that both answered; above 1 if the best is best only
-    /// thanks to prompts that this one lacks.
+    /// The method's value over the other's, over the prompts that both answered.
     pub ratio: f64,
     /// Of [`swap_test`].
     pub p_value: f64,
@@ -62,24 +63,32 @@ impl Contrast {
     }
 }
 
-/// Every drafting method against the best one beside it, in both measures. Vanilla takes no part, nor does a method
-/// with trouble; a pair with fewer than 2 prompts in common, or from different runs for [`Measure::Speed`], has none.
-pub fn contrasts(records: &[Record]) -> Vec<Contrast> {
+/// Every pair of drafting methods that stand beside each other, in both measures: which of them is best is read from
+/// the same answers, so that tests against the best alone would be too few to adjust for. `stats` are those of
+/// [`crate::cells`].
+///
+/// Vanilla takes no part, nor does a method with trouble, with text that is not vanilla's or with looping text. A pair
+/// with fewer than 6 prompts in common, where no difference can be significant, has no contrast, nor has one from
+/// different runs for [`Measure::Speed`]: speeds compare within one process, and what differs from process to process
+/// is not tested.
+pub fn contrasts(records: &[Record], stats: &BTreeMap<Cell, CellStats>) -> Vec<Contrast> {
     let groups = groups(records);
+    let is_ranked = |cell: &Cell| stats.get(cell).is_none_or(|s| Unranked::of(s).is_none());
     let mut settings: BTreeMap<Cell, Vec<(&Cell, &Group<'_>)>> = BTreeMap::new();
     for (cell, group) in &groups {
-        if cell.method != "vanilla" && group.trouble.is_none() {
+        if cell.method != "vanilla" && group.trouble.is_none() && is_ranked(cell) {
             let own = settings.entry(cell.vanilla()).or_default();
             own.push((cell, group));
         }
     }
-    let of_both = |methods: &Vec<_>| {
-        Measure::ALL
-            .map(|measure| of_setting(methods, measure))
-            .concat()
-    };
     let settings: Vec<_> = settings.into_values().collect();
-    let mut found: Vec<Contrast> = settings.par_iter().flat_map_iter(of_both).collect();
+    let of_setting = |methods: &Vec<(&Cell, &Group<'_>)>| {
+        let firsts = methods.iter().enumerate();
+        let pairs = firsts.flat_map(|(idx, one)| methods[idx + 1..].iter().map(move |b| (one, b)));
+        let each = pairs.flat_map(|(one, other)| Measure::ALL.map(|m| contrast(one, other, m)));
+        each.flatten().collect::<Vec<Contrast>>()
+    };
+    let mut found: Vec<Contrast> = settings.par_iter().flat_map_iter(of_setting).collect();
     let p_values: Vec<f64> = found.iter().map(|c| c.p_value).collect();
     for (contrast, adjusted) in found.iter_mut().zip(benjamini_hochberg(&p_values)) {
         contrast.adjusted = adjusted;
@@ -87,47 +96,33 @@ pub fn contrasts(records: &[Record]) -> Vec<Contrast> {
     found
 }
 
-fn of_setting(methods: &[(&Cell, &Group<'_>)], measure: Measure) -> Vec<Contrast> {
-    let value = |group: &Group<'_>| {
-        let sums: Sums = group.answers.values().copied().collect();
-        let (num, den) = measure.read(&sums);
-        crate::sums::ratio(num, den)
-    };
-    let mut best: Option<(f64, usize)> = None;
-    for (idx, (_, group)) in methods.iter().enumerate() {
-        let value = value(group);
-        if let Some(value) = value.filter(|v| best.is_none_or(|(most, _)| *v > most)) {
-            best = Some((value, idx));
-        }
+fn contrast(
+    (cell, group): &(&Cell, &Group<'_>),
+    (other, other_group): &(&Cell, &Group<'_>),
+    measure: Measure,
+) -> Option<Contrast> {
+    if measure == Measure::Speed && group.runs != other_group.runs {
+        return None;
     }
-    let Some((_, best)) = best else {
-        return Vec::new();
-    };
-    let (best_cell, best_group) = methods[best];
-    let others = methods.iter().enumerate().filter(|(idx, _)| *idx != best);
-    others
-        .filter_map(|(_, (cell, group))| {
-            if measure == Measure::Speed && group.runs != best_group.runs {
-                return None;
-            }
-            let pairs: Vec<PairedSums> = group
-                .paired(best_group)
-                .into_values()
-                .map(|(mine, theirs)| PairedSums {
-                    mine: measure.read(&mine),
-                    theirs: measure.read(&theirs),
-                })
-                .collect();
-            Some(Contrast {
-                cell: (*cell).clone(),
-                best: best_cell.method.clone(),
-                measure,
-                ratio: pooled_ratio(&pairs)?,
-                p_value: swap_test(&pairs)?,
-                adjusted: 1.0,
-            })
+    let pairs: Vec<PairedSums> = group
+        .paired(other_group)
+        .into_values()
+        .map(|(mine, theirs)| PairedSums {
+            mine: measure.read(&mine),
+            theirs: measure.read(&theirs),
         })
-        .collect()
+        .collect();
+    if pairs.len() < least_values(1.0 - FALSE_DISCOVERIES) {
+        return None;
+    }
+    Some(Contrast {
+        cell: (*cell).clone(),
+        other: other.method.clone(),
+        measure,
+        ratio: pooled_ratio(&pairs)?,
+        p_value: swap_test(&pairs)?,
+        adjusted: 1.0,
+    })
 }
 
 fn pooled_ratio(pairs: &[PairedSums]) -> Option<f64> {
@@ -143,6 +138,8 @@ fn pooled_ratio(pairs: &[PairedSums]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SamplingKey;
+    use crate::metrics::cells;
     use crate::record::Outcome;
     use crate::record::tests::{answer, record};
 
@@ -158,29 +155,40 @@ mod tests {
                 ("close", [(2, 3), turn]),
                 ("worse", [(0, 1), (0, 1)]),
             ] {
-                records.push(record(method, &prompt, answer(&rounds)));
+                let mut rec = record(method, &prompt, answer(&rounds));
+                // Sampled, so that texts may differ.
+                rec.cell.sampling = SamplingKey::at(1000);
+                records.push(rec);
             }
         }
         records
     }
 
+    fn found(records: &[Record]) -> Vec<Contrast> {
+        contrasts(records, &cells(records))
+    }
+
     #[test]
-    fn methods_are_held_against_the_best_in_both_measures() {
-        let found = contrasts(&matrix());
+    fn all_pairs_are_tested_in_both_measures() {
+        let found = found(&matrix());
         // All tokens take equally long, so that nothing differs in speed.
         let speed: Vec<_> = found
             .iter()
             .filter(|c| c.measure == Measure::Speed)
             .collect();
-        assert!(speed.len() == 2 && speed.iter().all(|c| c.p_value == 1.0 && !c.differs()));
+        assert!(speed.len() == 3 && speed.iter().all(|c| c.p_value == 1.0 && !c.differs()));
         let tau: Vec<_> = found.iter().filter(|c| c.measure == Measure::Tau).collect();
-        let of = |method: &str| *tau.iter().find(|c| c.cell.method == method).unwrap();
-        assert_eq!((tau.len(), of("worse").best.as_str()), (2, "better"));
-        // 2 of 1024 swaps are as far; the smallest of four is multiplied by four.
-        assert_eq!(of("worse").p_value, 2.0 / 1024.0);
-        assert_eq!(of("worse").adjusted, 8.0 / 1024.0);
-        assert!((of("worse").ratio - 1.0 / 3.0).abs() < 1e-12);
-        assert!(of("worse").differs() && !of("close").differs());
+        let of = |method: &str, other: &str| {
+            let is_it = |c: &&&Contrast| c.cell.method == method && c.other == other;
+            *tau.iter().find(is_it).unwrap()
+        };
+        assert_eq!(tau.len(), 3);
+        // 2 of 1024 swaps are as far, for both pairs with the worse one: the second of six is multiplied by 6 / 2.
+        assert_eq!(of("better", "worse").p_value, 2.0 / 1024.0);
+        assert_eq!(of("close", "worse").p_value, 2.0 / 1024.0);
+        assert_eq!(of("better", "worse").adjusted, 6.0 / 1024.0);
+        assert!((of("better", "worse").ratio - 3.0).abs() < 1e-12);
+        assert!(of("better", "worse").differs() && !of("better", "close").differs());
     }
 
     #[test]
@@ -194,12 +202,37 @@ mod tests {
             .find(|r| r.cell.method == "close")
             .unwrap();
         failed.outcome = Outcome::Failed { why: "nan".into() };
-        let found = contrasts(&records);
-        let left: Vec<_> = found
-            .iter()
-            .map(|c| (c.cell.method.as_str(), c.measure))
+        let left: Vec<_> = found(&records)
+            .into_iter()
+            .map(|c| (c.cell.method, c.other, c.measure))
             .collect();
-        assert_eq!(left, [("worse", Measure::Tau)]);
-        assert!(contrasts(&records[..1]).is_empty());
+        assert_eq!(left, [("better".into(), "worse".into(), Measure::Tau)]);
+        assert!(found(&records[..1]).is_empty());
+    }
+
+    #[test]
+    fn five_prompts_have_no_contrast_and_six_have() {
+        let upto = |n: usize| found(&matrix()[..4 * n]).len();
+        assert_eq!((upto(5), upto(6)), (0, 6));
+    }
+
+    #[test]
+    fn text_that_is_not_vanillas_or_loops_is_in_no_contrast() {
+        let mut records = matrix();
+        for rec in &mut records {
+            if let (Outcome::Ok(answer), true) = (&mut rec.outcome, rec.cell.method == "close") {
+                answer.grams.repeated = 10;
+            }
+        }
+        let left = found(&records);
+        let is_left =
+            |c: &Contrast| (c.cell.method.as_str(), c.other.as_str()) == ("better", "worse");
+        assert!(left.len() == 2 && left.iter().all(is_left), "{left:?}");
+        // Greedy text is held against vanilla's, of which "worse" alone is as long.
+        let mut records = matrix();
+        for rec in &mut records {
+            rec.cell.sampling = SamplingKey::Greedy;
+        }
+        assert!(found(&records).is_empty());
     }
 }

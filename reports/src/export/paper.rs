@@ -5,17 +5,20 @@ mod markdown;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::contrast::{Contrast, Measure, contrasts};
+use crate::contrast::{Measure, contrasts};
 use crate::levels::Averages;
 use crate::metrics::{CellStats, cells};
+pub use crate::places::Rank;
+use crate::places::{Unranked, places};
 use crate::record::{Cell, Record, Thinking};
 use crate::table::ordered;
 use crate::{ArrivalKey, Layout, SamplingKey};
 
 /// What the marks and the columns mean, in plain words.
-const LEGEND: [&str; 4] = [
+const LEGEND: [&str; 5] = [
     "A cell is speedup over vanilla / tau. Best of the drafting methods bold, second underlined.",
-    "dagger: not distinguishable from the best; star: below the best, paired by prompt, at a false discovery rate of 5 % over all cells (Benjamini-Hochberg).",
+    "dagger: not distinguishable from the best; star: below the best, paired by prompt, at a false discovery rate of 5 % over all pairs of drafting methods (Benjamini-Hochberg); no mark: not tested, such as with fewer than 6 prompts.",
+    "Marks of speedups hold within one process: what differs from process to process is not in them.",
     "Speedup is of decoding at concurrency 1 and in open loop, else of throughput. tau is tokens committed a round, prefill's token out.",
     "mean: arithmetic mean of the suites; geo. mean: geometric mean of the suites.",
 ];
@@ -35,7 +38,7 @@ pub struct PaperTable {
     pub suites: Vec<String>,
     /// One a target.
     pub blocks: Vec<PaperBlock>,
-    /// Why cells are empty.
+    /// Why cells are empty, or not ranked.
     pub notes: Vec<String>,
 }
 
@@ -77,21 +80,10 @@ pub struct PaperValue {
     pub differs: Option<bool>,
 }
 
-/// Place of a number; equal numbers share theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rank {
-    /// The largest.
-    Best,
-    /// The largest of the rest.
-    Second,
-    /// Any other, and vanilla.
-    Other,
-}
-
 /// One table for each sampling, thinking, concurrency and arrivals.
 pub fn paper_tables(records: &[Record], layout: &Layout) -> Vec<PaperTable> {
     let stats = cells(records);
-    let differs = differs(records);
+    let differs = differs(records, &stats);
     let mut settings: BTreeMap<Setting, BTreeMap<&Cell, &CellStats>> = BTreeMap::new();
     for (cell, stat) in &stats {
         let setting = (
@@ -109,14 +101,22 @@ pub fn paper_tables(records: &[Record], layout: &Layout) -> Vec<PaperTable> {
 }
 
 type Setting = (SamplingKey, Thinking, u32, ArrivalKey);
-type Differs = BTreeMap<(Cell, Measure), bool>;
+/// Whether a method in its cell differs from another one; both orders are there.
+type Differs = BTreeMap<(Cell, String, Measure), bool>;
 
-fn differs(records: &[Record]) -> Differs {
-    let of = |c: Contrast| {
-        let differs = c.differs();
-        ((c.cell, c.measure), differs)
-    };
-    contrasts(records).into_iter().map(of).collect()
+fn differs(records: &[Record], stats: &BTreeMap<Cell, CellStats>) -> Differs {
+    let mut found = Differs::new();
+    for contrast in contrasts(records, stats) {
+        let differs = contrast.differs();
+        let other = Cell {
+            method: contrast.other.clone(),
+            ..contrast.cell.clone()
+        };
+        let method = contrast.cell.method.clone();
+        found.insert((contrast.cell, contrast.other, contrast.measure), differs);
+        found.insert((other, method, contrast.measure), differs);
+    }
+    found
 }
 
 fn table(
@@ -143,11 +143,14 @@ fn table(
                 method: method.to_owned(),
             };
             let of_row: Vec<Cell> = suites.iter().map(at).collect();
-            row(method, &of_row, cells, differs)
+            (row(method, &of_row, cells), of_row)
         });
-        let mut rows: Vec<PaperRow> = rows.collect();
-        rank(&mut rows, |cell| &mut cell.speedup);
-        rank(&mut rows, |cell| &mut cell.tau);
+        let (mut rows, at): (Vec<PaperRow>, Vec<Vec<Cell>>) = rows.unzip();
+        let ranked: Vec<Vec<bool>> = at.iter().map(|its| ranked(its, cells)).collect();
+        for (measure, of) in MEASURES {
+            rank(&mut rows, &ranked, of);
+            mark(&mut rows, &at, (differs, measure), of);
+        }
         blocks.push(PaperBlock {
             target: target.to_owned(),
             rows,
@@ -163,74 +166,113 @@ fn table(
         } = cell;
         Some(format!("{target}, {method} on {suite}: {why}"))
     });
+    let unranked = cells.iter().filter_map(|(cell, stat)| {
+        let why = Unranked::of(stat).filter(|_| is_listed(cell, stat))?;
+        let (target, method, suite) = (&cell.target, &cell.method, &cell.suite);
+        Some(format!("{target}, {method} on {suite}: {}", why.reason()))
+    });
     PaperTable {
         sampling: setting.0,
         thinking: setting.1,
         concurrency: setting.2,
         arrivals: setting.3,
         suites: suites.iter().map(|s| (*s).to_owned()).collect(),
-        notes: trouble.collect(),
+        notes: trouble.chain(unranked).collect(),
         blocks,
     }
 }
 
-fn row(
-    method: &str,
-    at: &[Cell],
-    cells: &BTreeMap<&Cell, &CellStats>,
-    differs: &Differs,
-) -> PaperRow {
+/// Whether a cell has numbers that could be ranked.
+fn is_listed(cell: &Cell, stat: &CellStats) -> bool {
+    cell.method != "vanilla" && stat.trouble.is_none()
+}
+
+fn row(method: &str, at: &[Cell], cells: &BTreeMap<&Cell, &CellStats>) -> PaperRow {
     let well = |cell: &Cell| cells.get(cell).filter(|s| s.trouble.is_none());
     let speedups: Vec<Option<f64>> = at.iter().map(|c| well(c)?.speedup).collect();
     let taus: Vec<Option<f64>> = at.iter().map(|c| well(c)?.tau).collect();
-    let value = |value: Option<f64>, differs: Option<&bool>| {
+    let value = |value: Option<f64>| {
         value.map(|value| PaperValue {
             value,
             rank: Rank::Other,
-            differs: differs.copied(),
+            differs: None,
         })
     };
-    let mut row: Vec<PaperCell> = at
-        .iter()
-        .zip(speedups.iter().zip(&taus))
-        .map(|(cell, (speedup, tau))| PaperCell {
-            speedup: value(*speedup, differs.get(&(cell.clone(), Measure::Speed))),
-            tau: value(*tau, differs.get(&(cell.clone(), Measure::Tau))),
-        })
-        .collect();
+    let cell = |speedup: Option<f64>, tau: Option<f64>| PaperCell {
+        speedup: value(speedup),
+        tau: value(tau),
+    };
+    let each = speedups.iter().zip(&taus);
+    let mut row: Vec<PaperCell> = each.map(|(speedup, tau)| cell(*speedup, *tau)).collect();
     let (speedups, taus) = (Averages::of(&speedups), Averages::of(&taus));
-    row.push(PaperCell {
-        speedup: value(speedups.arithmetic, None),
-        tau: value(taus.arithmetic, None),
-    });
-    row.push(PaperCell {
-        speedup: value(speedups.geometric, None),
-        tau: value(taus.geometric, None),
-    });
+    row.push(cell(speedups.arithmetic, taus.arithmetic));
+    row.push(cell(speedups.geometric, taus.geometric));
     PaperRow {
         method: method.to_owned(),
         cells: row,
     }
 }
 
-/// Ranks each column among the drafting methods.
-fn rank(rows: &mut [PaperRow], of: fn(&mut PaperCell) -> &mut Option<PaperValue>) {
-    let drafting = |row: &&mut PaperRow| row.method != "vanilla";
+/// Which numbers of a row may be ranked: a mean if all cells may.
+fn ranked(at: &[Cell], cells: &BTreeMap<&Cell, &CellStats>) -> Vec<bool> {
+    let is_ranked = |cell: &Cell| {
+        let stat = cells.get(cell);
+        cell.method != "vanilla" && stat.is_none_or(|s| Unranked::of(s).is_none())
+    };
+    let mut row: Vec<bool> = at.iter().map(is_ranked).collect();
+    let all = row.iter().all(|is_ranked| *is_ranked);
+    row.extend([all; 2]);
+    row
+}
+
+type Pick = fn(&mut PaperCell) -> &mut Option<PaperValue>;
+
+const MEASURES: [(Measure, Pick); 2] = [
+    (Measure::Speed, |cell| &mut cell.speedup),
+    (Measure::Tau, |cell| &mut cell.tau),
+];
+
+/// Ranks each column among the drafting methods that may be.
+fn rank(rows: &mut [PaperRow], ranked: &[Vec<bool>], of: Pick) {
     for column in 0..rows.first().map_or(0, |r| r.cells.len()) {
-        let mut values: Vec<&mut PaperValue> = rows
+        let values: Vec<Option<f64>> = rows
             .iter_mut()
-            .filter(drafting)
-            .filter_map(|row| of(&mut row.cells[column]).as_mut())
+            .zip(ranked)
+            .map(|(row, ranked)| {
+                let value = of(&mut row.cells[column]).filter(|_| ranked[column])?;
+                Some(value.value)
+            })
             .collect();
-        // Alone in its column a method is neither best nor second.
-        if values.len() < 2 {
-            continue;
+        for (row, place) in rows.iter_mut().zip(places(&values)) {
+            if let Some(value) = of(&mut row.cells[column]) {
+                value.rank = place;
+            }
         }
-        for rank in [Rank::Best, Rank::Second] {
-            let left = values.iter().filter(|v| v.rank == Rank::Other);
-            let most = left.map(|v| v.value).fold(f64::NEG_INFINITY, f64::max);
-            for value in values.iter_mut().filter(|v| v.value == most) {
-                value.rank = rank;
+    }
+}
+
+/// Says of each number of a suite that is not the best whether it differs from it, where that was tested. `at` are the
+/// cells of each row.
+fn mark(
+    rows: &mut [PaperRow],
+    at: &[Vec<Cell>],
+    (differs, measure): (&Differs, Measure),
+    of: Pick,
+) {
+    for column in 0..at.first().map_or(0, Vec::len) {
+        let mut best = None;
+        for row in rows.iter_mut() {
+            let is_best = of(&mut row.cells[column]).is_some_and(|v| v.rank == Rank::Best);
+            best = best.or_else(|| is_best.then(|| row.method.clone()));
+        }
+        let Some(best) = best else {
+            continue;
+        };
+        for (row, at) in rows.iter_mut().zip(at) {
+            let value = of(&mut row.cells[column]).as_mut();
+            if let Some(value) = value.filter(|v| v.rank != Rank::Best) {
+                let key = (at[column].clone(), best.clone(), measure);
+                value.differs = differs.get(&key).copied();
             }
         }
     }
@@ -320,6 +362,50 @@ mod tests {
         assert_eq!(at(2, 1).speedup.map(|v| v.rank), Some(Rank::Other));
         assert_eq!(at(0, 0).speedup.map(|v| v.rank), Some(Rank::Other));
         assert_eq!(at(1, 2), PaperCell::default());
+    }
+
+    #[test]
+    fn text_that_differs_or_loops_is_noted_and_not_ranked() {
+        let mut records = records();
+        let mut third = Vec::new();
+        for rec in &mut records {
+            if rec.cell.suite == "z" {
+                continue;
+            }
+            if rec.cell.method == "old" {
+                let mut own = rec.clone();
+                own.cell.method = "third".into();
+                third.push(own);
+            }
+            if let (Outcome::Ok(answer), "new") = (&mut rec.outcome, rec.cell.method.as_str()) {
+                answer.tokens_sha256 = "other".into();
+            }
+        }
+        records.extend(third);
+        let looping = |records: &mut Vec<Record>, method: &str| {
+            for rec in records.iter_mut().filter(|r| r.cell.method == method) {
+                if let Outcome::Ok(answer) = &mut rec.outcome {
+                    answer.grams.repeated = 10;
+                }
+            }
+        };
+        let table = paper_tables(&records, &Layout::default()).remove(0);
+        let ranks = |table: &PaperTable, method: &str| {
+            let row = table.blocks[0].rows.iter().find(|r| r.method == method);
+            let cell = row.unwrap().cells[0];
+            [cell.speedup, cell.tau].map(|v| v.map(|v| (v.rank, v.differs)))
+        };
+        // Twice as fast, of other text; the two others tie.
+        assert_eq!(ranks(&table, "new"), [Some((Rank::Other, None)); 2]);
+        assert_eq!(ranks(&table, "old"), [Some((Rank::Best, None)); 2]);
+        assert_eq!(ranks(&table, "third"), [Some((Rank::Best, None)); 2]);
+        let note = "toy, new on a_b: text differs from vanilla's: not ranked";
+        assert!(table.notes.contains(&note.to_owned()), "{:?}", table.notes);
+        looping(&mut records, "third");
+        let table = paper_tables(&records, &Layout::default()).remove(0);
+        assert_eq!(ranks(&table, "old"), [Some((Rank::Other, None)); 2]);
+        let note = "toy, third on a_b: looping text: not ranked";
+        assert!(table.notes.contains(&note.to_owned()), "{:?}", table.notes);
     }
 
     #[test]
