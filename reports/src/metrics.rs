@@ -303,7 +303,7 @@ impl<'a> Group<'a> {
         if cell.sampling != SamplingKey::Greedy {
             return Equality::Law;
         }
-        if vanilla.trouble.is_some() {
+        if vanilla.trouble.is_some() || vanilla.answers.is_empty() {
             return Equality::Unknown;
         }
         let same = |key, timed: &Timed<'_>| {
