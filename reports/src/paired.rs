@@ -102,6 +102,9 @@ fn ratio(num: u64, den: u64) -> Option<f64> {
 pub(crate) struct Quad {
     pub(crate) old: Sum,
     pub(crate) new: Sum,
+    /// Of those answers, the ones that vanilla gave in both runs: a speedup is of these alone.
+    pub(crate) old_raced: Sum,
+    pub(crate) new_raced: Sum,
     pub(crate) old_vanilla: Sum,
     pub(crate) new_vanilla: Sum,
 }
@@ -111,6 +114,8 @@ impl Quad {
         Self {
             old: self.old.plus(other.old),
             new: self.new.plus(other.new),
+            old_raced: self.old_raced.plus(other.old_raced),
+            new_raced: self.new_raced.plus(other.new_raced),
             old_vanilla: self.old_vanilla.plus(other.old_vanilla),
             new_vanilla: self.new_vanilla.plus(other.new_vanilla),
         }
@@ -118,14 +123,34 @@ impl Quad {
 
     /// Change of a figure.
     pub(crate) fn change(&self, figure: Figure) -> Option<f64> {
-        Some(match figure {
-            Figure::Tau => (self.new.tau()? / self.old.tau()?).ln(),
-            Figure::Throughput => (self.new.rate()? / self.old.rate()?).ln(),
-            Figure::Speedup => {
-                let vanilla = self.new_vanilla.rate()? / self.old_vanilla.rate()?;
-                (self.new.rate()? / self.old.rate()?).ln() - vanilla.ln()
-            }
-        })
+        change(figure, &self.parts(figure))
+    }
+
+    /// What a figure is made of: numerator and denominator, old and new, and of a speedup vanilla's too.
+    fn parts(&self, figure: Figure) -> [u64; 8] {
+        let tau = |s: &Sum| [s.committed, s.rounds];
+        let rate = |s: &Sum| [s.committed, s.busy_ns];
+        let [[a, b], [c, d], [e, f], [g, h]] = match figure {
+            Figure::Tau => [tau(&self.old), tau(&self.new), [0; 2], [0; 2]],
+            Figure::Throughput => [rate(&self.old), rate(&self.new), [0; 2], [0; 2]],
+            Figure::Speedup => [
+                rate(&self.old_raced),
+                rate(&self.new_raced),
+                rate(&self.old_vanilla),
+                rate(&self.new_vanilla),
+            ],
+        };
+        [a, b, c, d, e, f, g, h]
+    }
+}
+
+/// Change of a figure whose parts are these, or sums of such.
+fn change(figure: Figure, parts: &[u64; 8]) -> Option<f64> {
+    let moved = |of: &[u64]| Some((ratio(of[2], of[3])? / ratio(of[0], of[1])?).ln());
+    let own = moved(&parts[..4])?;
+    match figure {
+        Figure::Tau | Figure::Throughput => Some(own),
+        Figure::Speedup => Some(own - moved(&parts[4..])?),
     }
 }
 
@@ -222,9 +247,10 @@ impl Pairs {
                 .answers
                 .get(key)
                 .zip(new.vanilla.answers.get(key));
-            if let Some((before, now)) = vanilla {
-                quad.old_vanilla.add(before);
-                quad.new_vanilla.add(now);
+            if let Some(vanilla) = vanilla {
+                (quad.old_raced, quad.new_raced) = (quad.old, quad.new);
+                quad.old_vanilla.add(vanilla.0);
+                quad.new_vanilla.add(vanilla.1);
             }
             let prompt = (cell.suite.clone(), key.id.clone());
             let block = match cell.is_batched() {
@@ -257,22 +283,31 @@ impl Pairs {
 
     /// Change of a figure over all prompts together, with its interval over prompts. `None` where one side has none.
     pub(crate) fn effect(&self, figure: Figure, draws: Draws) -> Option<Effect> {
-        let prompts: Vec<&Quad> = self.prompts.values().collect();
+        let is_raced = |q: &&Quad| figure != Figure::Speedup || q.old_vanilla.rounds > 0;
+        let prompts: Vec<&Quad> = self.prompts.values().filter(is_raced).collect();
         let n = prompts.len();
-        let change = |drawn: &[&Quad]| {
-            let sum = drawn.iter().fold(Quad::default(), |sum, q| sum.plus(q));
-            sum.change(figure)
-        };
-        let log_ratio = change(&prompts)?;
+        let total = prompts
+            .iter()
+            .fold(Quad::default(), |sum, q| sum.plus(q))
+            .change(figure);
+        let log_ratio = total?;
         let is_same = prompts.iter().all(|q| match figure {
             Figure::Tau => q.old.committed == q.new.committed && q.old.rounds == q.new.rounds,
             Figure::Throughput => q.old == q.new,
-            Figure::Speedup => q.old == q.new && q.old_vanilla == q.new_vanilla,
+            Figure::Speedup => q.old_raced == q.new_raced && q.old_vanilla == q.new_vanilla,
         });
         if is_same {
             return Some(Effect::none(n));
         }
-        let (low, high) = interval_with(draws, &prompts, change)?;
+        let parts: Vec<[u64; 8]> = prompts.iter().map(|q| q.parts(figure)).collect();
+        let parts: Vec<&[u64; 8]> = parts.iter().collect();
+        let (low, high) = interval_with(draws, &parts, |drawn| {
+            let mut sums = [0; 8];
+            for part in drawn {
+                sums.iter_mut().zip(*part).for_each(|(sum, x)| *sum += x);
+            }
+            change(figure, &sums)
+        })?;
         Some(Effect {
             log_ratio,
             low,
@@ -395,4 +430,52 @@ pub(crate) fn other_machine(old: &RunData, new: &RunData) -> Option<String> {
 /// Whether answers of a cell should be the same text in every run.
 pub(crate) fn is_greedy(cell: &Cell) -> bool {
     cell.sampling == SamplingKey::Greedy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::{answer, record};
+    use crate::run_data::Identity;
+
+    /// A run of vanilla and dflash, whose answer to each prompt takes `slow` times as long as it would.
+    fn run(rounds: &[(u32, u32)], slow: u64, n_vanilla: usize) -> RunData {
+        let mut records = Vec::new();
+        for i in 0..6 {
+            let id = format!("p{i}");
+            let mut drafted = answer(rounds);
+            let single = vec![(0, 1); drafted.n_tokens as usize - 1];
+            let mut vanilla = answer(&single);
+            vanilla.rounds.drafted = vec![0; single.len()];
+            vanilla.rounds.verified = vec![0; single.len()];
+            // Only answers that vanilla gave too take their usual time.
+            drafted.decode_ns *= if i < n_vanilla { 1 } else { slow };
+            records.push(record("dflash", &id, drafted));
+            if i < n_vanilla {
+                records.push(record("vanilla", &id, vanilla));
+            }
+        }
+        RunData::new("r", Identity::default(), &records).unwrap()
+    }
+
+    fn pairs(old: &RunData, new: &RunData) -> Pairs {
+        let cells = old.cells.keys().filter(|c| c.method == "dflash");
+        Pairs::of(old, new, cells)
+    }
+
+    #[test]
+    fn a_speedup_is_of_the_answers_that_vanilla_gave_too() {
+        let rounds = [(2, 3), (1, 2), (2, 3)];
+        let pairs = pairs(&run(&rounds, 1, 4), &run(&rounds, 3, 4));
+        let total = pairs.total();
+        assert_eq!(total.change(Figure::Speedup), Some(0.0));
+        assert!(total.change(Figure::Throughput).unwrap() < -0.3);
+        let draws = Draws::default();
+        assert_eq!(
+            pairs.effect(Figure::Speedup, draws),
+            Some(Effect::none(4)),
+            "of four prompts"
+        );
+        assert_eq!(pairs.effect(Figure::Throughput, draws).unwrap().n, 6);
+    }
 }
