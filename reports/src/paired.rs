@@ -322,11 +322,16 @@ impl Pairs {
         quads.fold(Quad::default(), |sum, q| sum.plus(q))
     }
 
-    /// The slot whose drafts lost most of their acceptance, 1-based, and the shares accepted before and now.
+    /// The slot whose drafts lost most of their acceptance, 1-based, and the shares accepted before and now. Of a tree
+    /// `verified` counts nodes: slots behind the deepest acceptance of either run may be no positions, and are left out.
     pub(crate) fn worst_slot(&self) -> Option<(usize, f64, f64)> {
         let share =
             |(judged, passed): (u64, u64)| (judged > 0).then(|| passed as f64 / judged as f64);
-        let slots = self.slots.iter().enumerate();
+        let deepest = self
+            .slots
+            .iter()
+            .rposition(|[old, new]| old.1 + new.1 > 0)?;
+        let slots = self.slots[..=deepest].iter().enumerate();
         let changes =
             slots.filter_map(|(slot, [old, new])| Some((slot + 1, share(*old)?, share(*new)?)));
         changes.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)))
@@ -477,5 +482,19 @@ mod tests {
             "of four prompts"
         );
         assert_eq!(pairs.effect(Figure::Throughput, draws).unwrap().n, 6);
+    }
+
+    #[test]
+    fn a_slot_behind_the_deepest_acceptance_of_a_tree_is_never_the_worst() {
+        // Three nodes of depth 2. Both slots are accepted more often than before.
+        let old = run(&[(2, 3), (0, 1), (1, 2)], 1, 6);
+        let new = run(&[(2, 3), (2, 3)], 1, 6);
+        let (slot, before, now) = pairs(&old, &new).worst_slot().unwrap();
+        assert_eq!((slot, before < now), (1, true), "{before} {now}");
+        // One that was accepted once and never again is a position.
+        let (slot, before, now) = pairs(&new, &run(&[(1, 2), (1, 2), (1, 2)], 1, 6))
+            .worst_slot()
+            .unwrap();
+        assert_eq!((slot, before, now), (2, 1.0, 0.0));
     }
 }
