@@ -140,7 +140,8 @@ fn check(pool: &PoolKey, pairs: &Pairs, confidence: f64, policy: &Policy) -> Che
     }
 }
 
-/// The verdict on an interval, and what to add to its line.
+/// The verdict on an interval, and what to add to its line. To pass it must exclude `excluded_drop`, and be no drop
+/// without doubt whose estimate is beyond `max_drop`.
 pub(super) fn judge(
     effect: &Effect,
     max_drop: f64,
@@ -153,18 +154,50 @@ pub(super) fn judge(
         let why = ": all differ by one factor, and so few may do so by chance";
         return (Verdict::Inconclusive, why.to_owned());
     }
-    match (is_down, effect.low < bound(excluded_drop)) {
-        (true, _) => (
-            Verdict::Fail,
-            format!(", wholly below {} %", percent(bound(max_drop))),
-        ),
-        (_, true) => {
-            let drop = percent(bound(excluded_drop));
-            (
-                Verdict::Inconclusive,
-                format!(", which does not exclude {drop} %: take more prompts"),
-            )
+    if is_down {
+        let why = format!(", wholly below {} %", percent(bound(max_drop)));
+        return (Verdict::Fail, why);
+    }
+    if effect.low < bound(excluded_drop) {
+        let drop = percent(bound(excluded_drop));
+        let why = format!(", which does not exclude {drop} %: take more prompts");
+        return (Verdict::Inconclusive, why);
+    }
+    if effect.high < 0.0 && effect.log_ratio < bound(max_drop) {
+        let drop = percent(bound(max_drop));
+        let why = format!(", a drop, and likely of more than {drop} %: take more prompts");
+        return (Verdict::Inconclusive, why);
+    }
+    (Verdict::Pass, String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drop_that_is_certain_and_likely_beyond_what_is_allowed_does_not_pass() {
+        let said = |percents: [f64; 3]| {
+            let [low, log_ratio, high] = percents.map(|p| (p / 100.0).ln_1p());
+            let effect = Effect {
+                log_ratio,
+                low,
+                high,
+                n: 100,
+            };
+            judge(&effect, 0.01, 0.05, 0.95).0
+        };
+        for (percents, want) in [
+            ([-4.9, -2.9, -1.1], Verdict::Fail),
+            ([-4.9, -2.9, -0.9], Verdict::Inconclusive),
+            ([-4.9, -1.1, -0.1], Verdict::Inconclusive),
+            // As small as is allowed, or no drop for sure.
+            ([-1.5, -0.9, -0.1], Verdict::Pass),
+            ([-4.9, -2.0, 0.1], Verdict::Pass),
+            ([-5.1, -0.5, 3.0], Verdict::Inconclusive),
+            ([0.5, 2.0, 3.0], Verdict::Pass),
+        ] {
+            assert_eq!(said(percents), want, "{percents:?}");
         }
-        _ => (Verdict::Pass, String::new()),
     }
 }
