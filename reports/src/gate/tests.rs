@@ -1,4 +1,4 @@
-use super::trial::{BUSY, Injection, Process, QUIET};
+use super::trial::{Asked, BUSY, Injection, Process, QUIET};
 use super::*;
 use crate::SamplingKey;
 
@@ -11,7 +11,7 @@ fn process(id: u64) -> Process {
         machine: QUIET,
         sampling: SamplingKey::Greedy,
         injection: Injection::Nothing,
-        prompts: 12,
+        asked: Asked::single(12),
     }
 }
 
@@ -224,7 +224,7 @@ fn a_text_that_is_not_vanillas_fails_and_a_run_without_greedy_text_is_inconclusi
     let warm = |id| {
         let process = Process {
             sampling: SamplingKey::at(1000),
-            prompts: 4,
+            asked: Asked::single(4),
             ..process(id)
         };
         process.run()

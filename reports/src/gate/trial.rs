@@ -5,15 +5,20 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
+
 use super::{GateInput, LayerId, Policy, Verdict, gate, throughput};
 use crate::SamplingKey;
 use crate::record::{Cell, Grams, Thinking};
 use crate::run_data::{AnswerKey, Brief, CellData, GroupIdentity, Identity, RunData, Setting};
 
+/// Of a row, unless it says how many.
 const TRIALS: u64 = 200;
+/// Of rows that cost more, or show less.
+const FEW_TRIALS: u64 = 100;
 /// Fewer than the 10,000 of a gate, for the time that 200 trials take.
 const RESAMPLES: usize = 1000;
-const SUITES: [&str; 2] = ["one", "two"];
+const SUITES: [&str; 4] = ["one", "two", "three", "four"];
 /// Drafts a round.
 const GAMMA: u32 = 7;
 /// Nanoseconds of a vanilla step; below, of a verify pass and of a draft.
@@ -94,8 +99,56 @@ pub(super) struct Process {
     pub(super) machine: Machine,
     pub(super) sampling: SamplingKey,
     pub(super) injection: Injection,
+    pub(super) asked: Asked,
+}
+
+/// What every method answers.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    /// Up to the four there are.
+    pub(super) suites: usize,
     /// Of each suite.
     pub(super) prompts: usize,
+    /// Above 1 every prompt is answered in two passes.
+    pub(super) concurrency: u32,
+}
+
+impl Asked {
+    /// One prompt after the other, of two suites.
+    pub(super) fn single(prompts: usize) -> Self {
+        Self {
+            suites: 2,
+            prompts,
+            concurrency: 1,
+        }
+    }
+
+    fn batched(suites: usize, prompts: usize) -> Self {
+        Self {
+            suites,
+            prompts,
+            concurrency: 8,
+        }
+    }
+
+    /// Pass and prompt, in the order they are asked.
+    fn each(self) -> impl Iterator<Item = (u32, usize)> {
+        let passes = if self.concurrency > 1 { 2 } else { 1 };
+        (0..passes).flat_map(move |pass| (0..self.prompts).map(move |prompt| (pass, prompt)))
+    }
+
+    fn suites(self) -> &'static [&'static str] {
+        &SUITES[..self.suites]
+    }
+}
+
+/// Numbers that suites' dice are made from.
+fn suite_seed(suite: &str) -> u64 {
+    match suite {
+        "two" => 4,
+        "four" => 6,
+        other => other.len() as u64,
+    }
 }
 
 impl Process {
@@ -106,8 +159,8 @@ impl Process {
         let bias = [process(), process()];
         // The machine as a whole becomes faster and slower, which vanilla shares.
         let mut speed = 0.0;
-        for suite in SUITES {
-            for prompt in 0..self.prompts {
+        for suite in self.asked.suites() {
+            for (pass, prompt) in self.asked.each() {
                 speed = 0.9 * speed + self.machine.drift * noise.normal();
                 for (method, bias) in ["vanilla", "dflash"].into_iter().zip(bias) {
                     let rounds = self.rounds(suite, prompt, method);
@@ -116,7 +169,7 @@ impl Process {
                     let key = AnswerKey {
                         id: prompt.to_string(),
                         sample: 0,
-                        pass: 0,
+                        pass,
                         turn: 0,
                     };
                     let brief = Brief {
@@ -155,8 +208,9 @@ impl Process {
 
     /// Dice of one prompt, and where tokens are sampled of one process and method.
     fn dice(&self, suite: &str, prompt: usize, method: &str) -> Dice {
-        let suite = suite.len() as u64 + u64::from(suite == "two");
-        let mut seed = self.world.wrapping_mul(1_000_003) ^ (suite << 40) ^ ((prompt as u64) << 20);
+        let mut seed = self.world.wrapping_mul(1_000_003)
+            ^ (suite_seed(suite) << 40)
+            ^ ((prompt as u64) << 20);
         if self.sampling != SamplingKey::Greedy {
             let method = u64::from(method == "vanilla");
             seed ^= (self.id * 2 + method).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -209,7 +263,7 @@ impl Process {
             suite: suite.into(),
             sampling: self.sampling,
             thinking: Thinking::Off,
-            concurrency: 1,
+            concurrency: self.asked.concurrency,
             arrivals: crate::ArrivalKey::Closed,
             method: method.into(),
         }
@@ -229,12 +283,12 @@ impl Process {
             program: if self.id == 2 { "new" } else { "old" }.into(),
             hardware: Some("synthetic".into()),
             dtype: Some("f32".into()),
-            groups: SUITES.iter().map(|s| group(s)).collect(),
+            groups: self.asked.suites().iter().map(|s| group(s)).collect(),
         }
     }
 }
 
-/// How often the gate said what, of [`TRIALS`].
+/// How often the gate said what.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rates {
     fail: u64,
@@ -252,8 +306,12 @@ impl Rates {
         }
     }
 
+    fn n(&self) -> u64 {
+        self.fail + self.inconclusive + self.pass
+    }
+
     fn columns(&self) -> String {
-        let share = |n: u64| format!("{:.1} %", 100.0 * n as f64 / TRIALS as f64);
+        let share = |n: u64| format!("{:.1} %", 100.0 * n as f64 / self.n() as f64);
         let [fail, unsure, pass] = [self.fail, self.inconclusive, self.pass].map(share);
         format!("{fail} | {unsure} | {pass}")
     }
@@ -264,14 +322,10 @@ fn trials(
     machine: Machine,
     sampling: SamplingKey,
     injection: Injection,
-    prompts: usize,
+    asked: Asked,
+    n_trials: u64,
 ) -> [Rates; 3] {
-    let policy = Policy {
-        resamples: RESAMPLES,
-        ..Policy::default()
-    };
-    let mut rates = [Rates::default(); 3];
-    for world in 0..TRIALS {
+    let trial = |world: u64| {
         let process = |id: u64, injection: Injection| {
             Process {
                 world,
@@ -279,29 +333,48 @@ fn trials(
                 machine,
                 sampling,
                 injection,
-                prompts,
+                asked,
             }
             .run()
         };
-        let (reference, candidate) = (process(1, Injection::Nothing), process(2, injection));
+        let reference = process(1, Injection::Nothing);
+        let candidate = process(2, injection);
         let null = process(3, Injection::Nothing);
-        let input = GateInput {
-            reference: &reference,
-            candidate: &candidate,
-            null: Some(&null),
-        };
-        let report = gate(input, &policy).unwrap();
-        let of = |id: LayerId| {
-            let layer = report.layers.iter().find(|l| l.id == id);
-            layer.unwrap().verdict
-        };
-        let alone = throughput::checks(&reference, &candidate, None, &policy);
-        rates[0].add(of(LayerId::Acceptance));
-        rates[1].add(of(LayerId::Throughput));
-        rates[2].add(alone.iter().map(|c| c.verdict).max().unwrap());
-        assert_eq!(of(LayerId::KnownAnswers), Verdict::Pass);
+        judged([&reference, &candidate, &null])
+    };
+    let mut rates = [Rates::default(); 3];
+    let verdicts: Vec<[Verdict; 3]> = (0..n_trials).into_par_iter().map(trial).collect();
+    for trial in verdicts {
+        for (rates, verdict) in rates.iter_mut().zip(trial) {
+            rates.add(verdict);
+        }
     }
     rates
+}
+
+/// What the gate says of a reference, a candidate and a null control: L2, L3, and L3 without the control.
+fn judged([reference, candidate, null]: [&RunData; 3]) -> [Verdict; 3] {
+    let policy = Policy {
+        resamples: RESAMPLES,
+        ..Policy::default()
+    };
+    let input = GateInput {
+        reference,
+        candidate,
+        null: Some(null),
+    };
+    let report = gate(input, &policy).unwrap();
+    let of = |id: LayerId| {
+        let layer = report.layers.iter().find(|l| l.id == id);
+        layer.unwrap().verdict
+    };
+    assert_eq!(of(LayerId::KnownAnswers), Verdict::Pass);
+    let alone = throughput::checks(reference, candidate, None, &policy);
+    [
+        of(LayerId::Acceptance),
+        of(LayerId::Throughput),
+        alone.iter().map(|c| c.verdict).max().unwrap(),
+    ]
 }
 
 /// The table of docs/gate.md and what it says, by row.
@@ -309,31 +382,56 @@ fn measured_rates() -> (String, BTreeMap<String, [Rates; 3]>) {
     let warm = SamplingKey::at(1000);
     let greedy = SamplingKey::Greedy;
     let mut table = "\
-| injected | tokens | prompts | machine | L2: fail | inconclusive | pass | L3, null control: fail | inconclusive | pass | L3 alone: fail | inconclusive | pass |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| injected | tokens | prompts | blocks | machine | trials | L2: fail | inconclusive | pass | L3, null control: fail | inconclusive | pass | L3 alone: fail | inconclusive | pass |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 "
     .to_owned();
     let mut all = BTreeMap::new();
-    let delay = Injection::Delay(0.05);
-    for (name, injection, sampling, machine, prompts) in [
-        ("nothing", Injection::Nothing, greedy, QUIET, 24),
-        ("nothing", Injection::Nothing, greedy, QUIET, 60),
-        ("nothing", Injection::Nothing, greedy, BUSY, 24),
-        ("nothing", Injection::Nothing, warm, QUIET, 24),
-        ("+5 % delay", delay, greedy, QUIET, 24),
-        ("+5 % delay", delay, greedy, QUIET, 60),
-        ("+5 % delay", delay, greedy, BUSY, 24),
-        ("draft 1 wrong", Injection::Corrupted(1), greedy, QUIET, 24),
-        ("draft 4 wrong", Injection::Corrupted(4), greedy, QUIET, 24),
-        ("draft 7 wrong", Injection::Corrupted(7), greedy, QUIET, 24),
-        ("draft 4 wrong", Injection::Corrupted(4), warm, QUIET, 24),
-        ("draft 7 wrong", Injection::Corrupted(7), warm, QUIET, 24),
+    let (delay, wrong) = (Injection::Delay, Injection::Corrupted);
+    let passes = |suites| Asked::batched(suites, 12);
+    let (few, many) = (Asked::single(24), Asked::single(60));
+    for (name, injection, sampling, machine, asked, n_trials) in [
+        ("nothing", Injection::Nothing, greedy, QUIET, few, TRIALS),
+        ("nothing", Injection::Nothing, greedy, QUIET, many, TRIALS),
+        ("nothing", Injection::Nothing, greedy, BUSY, few, TRIALS),
+        ("nothing", Injection::Nothing, warm, QUIET, few, TRIALS),
+        ("+2 % delay", delay(0.02), greedy, QUIET, many, FEW_TRIALS),
+        ("+3 % delay", delay(0.03), greedy, QUIET, many, FEW_TRIALS),
+        ("+4 % delay", delay(0.04), greedy, QUIET, many, FEW_TRIALS),
+        ("+5 % delay", delay(0.05), greedy, QUIET, few, TRIALS),
+        ("+5 % delay", delay(0.05), greedy, QUIET, many, TRIALS),
+        ("+5 % delay", delay(0.05), greedy, BUSY, few, TRIALS),
+        (
+            "+5 % delay",
+            delay(0.05),
+            greedy,
+            QUIET,
+            passes(2),
+            FEW_TRIALS,
+        ),
+        (
+            "+5 % delay",
+            delay(0.05),
+            greedy,
+            QUIET,
+            passes(4),
+            FEW_TRIALS,
+        ),
+        ("draft 1 wrong", wrong(1), greedy, QUIET, few, TRIALS),
+        ("draft 4 wrong", wrong(4), greedy, QUIET, few, TRIALS),
+        ("draft 7 wrong", wrong(7), greedy, QUIET, few, TRIALS),
+        ("draft 4 wrong", wrong(4), warm, QUIET, few, TRIALS),
+        ("draft 7 wrong", wrong(7), warm, QUIET, few, TRIALS),
     ] {
-        let rates = trials(machine, sampling, injection, prompts);
+        let rates = trials(machine, sampling, injection, asked, n_trials);
         let columns = rates.map(|r| r.columns()).join(" | ");
-        let n = prompts * SUITES.len();
-        let row = format!("{name} | {sampling} | {n} | {}", machine.name);
-        table.push_str(&format!("| {row} | {columns} |\n"));
+        let n = asked.prompts * asked.suites;
+        let blocks = match asked.concurrency {
+            1 => n,
+            _ => 2 * asked.suites,
+        };
+        let row = format!("{name} | {sampling} | {n} | {blocks} | {}", machine.name);
+        table.push_str(&format!("| {row} | {} | {columns} |\n", rates[0].n()));
         all.insert(row, rates);
     }
     (table, all)
@@ -343,35 +441,47 @@ fn measured_rates() -> (String, BTreeMap<String, [Rates; 3]>) {
 fn measured_rates_are_those_of_the_document_and_within_honest_bounds() {
     let (table, rates) = measured_rates();
     eprintln!("{table}");
-    let share = |n: u64| n as f64 / TRIALS as f64;
-    let of = |row: &str| rates[row].map(|r| (share(r.fail), share(r.pass)));
+    let of = |row: &str| {
+        rates[row].map(|r| (r.fail as f64 / r.n() as f64, r.pass as f64 / r.n() as f64))
+    };
     // False alarms: none where tokens leave nothing to chance, and of intervals of 95 % at most their lower tail,
     // whose standard deviation in 200 trials is 1.1 points.
     for row in [
-        "nothing | greedy | 48 | quiet",
-        "nothing | greedy | 120 | quiet",
+        "nothing | greedy | 48 | 48 | quiet",
+        "nothing | greedy | 120 | 120 | quiet",
     ] {
         let [l2, l3, alone] = of(row);
         assert_eq!(l2, (0.0, 1.0), "{row}");
         assert!(l3.0 <= 0.03 && alone.0 <= 0.03, "{row}: {l3:?} {alone:?}");
     }
-    assert!(of("nothing | t1000 | 48 | quiet")[0].0 <= 0.03);
+    assert!(of("nothing | t1000 | 48 | 48 | quiet")[0].0 <= 0.03);
     // A busy machine is what the null control is for.
-    let [_, l3, alone] = of("nothing | greedy | 48 | busy");
+    let [_, l3, alone] = of("nothing | greedy | 48 | 48 | busy");
     assert!(l3.0 <= 0.05 && alone.0 >= 2.0 * l3.0, "{l3:?} {alone:?}");
     // Detection.
     for row in [
-        "draft 1 wrong | greedy | 48 | quiet",
-        "draft 4 wrong | greedy | 48 | quiet",
-        "draft 4 wrong | t1000 | 48 | quiet",
+        "draft 1 wrong | greedy | 48 | 48 | quiet",
+        "draft 4 wrong | greedy | 48 | 48 | quiet",
+        "draft 4 wrong | t1000 | 48 | 48 | quiet",
     ] {
         assert_eq!(of(row)[0], (1.0, 0.0), "{row}");
     }
-    assert!(of("draft 7 wrong | greedy | 48 | quiet")[0].0 >= 0.8);
-    assert!(of("+5 % delay | greedy | 48 | quiet")[1].0 >= 0.6);
-    assert!(of("+5 % delay | greedy | 120 | quiet")[1].0 >= 0.9);
+    assert!(of("draft 7 wrong | greedy | 48 | 48 | quiet")[0].0 >= 0.8);
+    assert!(of("+5 % delay | greedy | 48 | 48 | quiet")[1].0 >= 0.6);
+    assert!(of("+5 % delay | greedy | 120 | 120 | quiet")[1].0 >= 0.9);
+    // What the document says in words.
+    let delayed = |share: u32| of(&format!("+{share} % delay | greedy | 120 | 120 | quiet"));
+    for share in [2, 3, 4, 5] {
+        assert_eq!(delayed(share)[0], (0.0, 1.0), "+{share} %");
+    }
+    assert!(delayed(2)[1].0 == 0.0 && delayed(2)[1].1 >= 0.95);
+    assert!(delayed(3)[1].0 <= 0.05, "{:?}", delayed(3));
+    assert!((0.35..0.6).contains(&delayed(4)[1].0), "{:?}", delayed(4));
+    assert!(of("+5 % delay | greedy | 48 | 8 | quiet")[1].0 >= 0.6);
+    let batched = of("+5 % delay | greedy | 24 | 4 | quiet");
+    assert_eq!(batched[1..], [(0.0, 0.0); 2], "{batched:?}");
     assert_eq!(
-        of("+5 % delay | greedy | 48 | quiet")[0],
+        of("+5 % delay | greedy | 48 | 48 | quiet")[0],
         (0.0, 1.0),
         "a delay is no matter of tokens"
     );
