@@ -1,8 +1,9 @@
 //! Whether a run may take the place of a saved one: four layers, from what has no noise to what has most.
 //!
-//! L0 and L1 read the candidate alone and are exact. L2 and L3 hold it against the reference, paired by prompt; they
-//! fail only if a whole interval lies below what the [`Policy`] allows. Intervals of a layer are wide enough to hold
-//! *together* with the policy's confidence, however many pools it judges.
+//! L0 reads the candidate alone and is exact. So is L1, which holds vanilla's text against the reference's too. L2 and
+//! L3 hold the candidate against the reference, paired by prompt; they fail only if a whole interval lies below what
+//! the [`Policy`] allows. Intervals of a layer are wide enough to hold *together* with the policy's confidence, however
+//! many pools it judges.
 
 mod acceptance;
 mod history;
@@ -27,7 +28,8 @@ pub use history::{
     Change, HISTORY_SCHEMA, HistoryError, HistoryLine, Point, changes, parse_history,
 };
 pub use policy::{
-    AcceptancePolicy, Drafters, HistoryPolicy, Policy, PolicyError, ThroughputPolicy,
+    AcceptancePolicy, Drafters, HistoryPolicy, LosslessnessPolicy, Policy, PolicyError,
+    ThroughputPolicy, VanillaText,
 };
 pub use reference::{REFERENCE_SCHEMA, ReferenceError, parse_reference, reference_lines};
 
@@ -77,7 +79,7 @@ impl fmt::Display for Verdict {
 pub enum LayerId {
     /// L0: what is known of any run.
     KnownAnswers,
-    /// L1: greedy text is vanilla's.
+    /// L1: greedy text is vanilla's, and vanilla's the reference's.
     Losslessness,
     /// L2: acceptance length.
     Acceptance,
@@ -288,7 +290,7 @@ pub fn gate(input: GateInput<'_>, policy: &Policy) -> Result<Report, GateError> 
     let layers = vec![
         known,
         judged(LayerId::Losslessness, Weight::Binding, &|| {
-            lossless::checks(candidate)
+            lossless::checks(reference, candidate, policy)
         }),
         judged(LayerId::Acceptance, Weight::Binding, &|| {
             acceptance::checks(reference, candidate, policy)
@@ -340,7 +342,6 @@ fn notes(input: GateInput<'_>) -> Vec<String> {
             new.join("; ")
         ));
     }
-    notes.extend(lossless::moved(reference, candidate));
     notes
 }
 

@@ -193,6 +193,8 @@ pub(crate) struct Pairs {
     pub(crate) n_lost: usize,
     /// Those of first turns; whether a later one is asked depends on the answer before.
     pub(crate) n_lost_prompts: usize,
+    /// Pairs of prompts that were not asked for.
+    pub(crate) n_left_out: usize,
     /// Answers of the new run that the old one lacks.
     pub(crate) n_more: usize,
     /// By slot of a draft: judged and accepted, old and new. A slot is judged if all before it were accepted.
@@ -208,6 +210,16 @@ impl Pairs {
         new: &RunData,
         cells: impl IntoIterator<Item = &'a Cell>,
     ) -> Self {
+        Self::of_prompts(old, new, cells, &|_, _| true)
+    }
+
+    /// Pairs the given cells, of each the prompts whose id `is_in` takes.
+    pub(crate) fn of_prompts<'a>(
+        old: &RunData,
+        new: &RunData,
+        cells: impl IntoIterator<Item = &'a Cell>,
+        is_in: &dyn Fn(&Cell, &str) -> bool,
+    ) -> Self {
         let mut pairs = Self {
             same_rounds: true,
             ..Self::default()
@@ -219,18 +231,27 @@ impl Pairs {
                 own: run.cells.get(cell).unwrap_or(&none),
                 vanilla: run.cells.get(&vanilla).unwrap_or(&none),
             });
-            pairs.add(cell, &sides);
+            pairs.add(cell, &sides, is_in);
         }
         pairs
     }
 
-    fn add(&mut self, cell: &Cell, [old, new]: &[Side<'_>; 2]) {
+    fn add(
+        &mut self,
+        cell: &Cell,
+        [old, new]: &[Side<'_>; 2],
+        is_in: &dyn Fn(&Cell, &str) -> bool,
+    ) {
         for (key, before) in &old.own.answers {
             let Some(now) = new.own.answers.get(key) else {
                 self.n_lost += 1;
                 self.n_lost_prompts += usize::from(key.turn == 0);
                 continue;
             };
+            if !is_in(cell, &key.id) {
+                self.n_left_out += 1;
+                continue;
+            }
             self.n_pairs += 1;
             self.n_equal +=
                 usize::from((before.n_tokens, &before.text) == (now.n_tokens, &now.text));

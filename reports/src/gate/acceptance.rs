@@ -1,10 +1,12 @@
 //! L2: acceptance length against the reference, paired by prompt.
 
+use super::lossless::Moved;
 use super::policy::Drafters;
 use super::{Check, Policy, Verdict};
 use crate::bootstrap::Draws;
 use crate::paired::{DrafterRule, Effect, Figure, Pairs, mismatch, percent};
 use crate::rank::least_values;
+use crate::record::Cell;
 use crate::run_data::{PoolKey, RunData};
 
 /// One check a drafting method's pool of the reference.
@@ -70,10 +72,19 @@ pub(super) fn pair(
             return Err(why);
         }
     }
-    let pairs = Pairs::of(old, new, cells.iter().copied());
+    // Tau of another text is another figure; vanilla's own is 1 whatever it writes.
+    let moved = match pool.method.as_str() {
+        "vanilla" => Moved::default(),
+        _ => Moved::between(old, new),
+    };
+    let is_left = |cell: &Cell, id: &str| !moved.holds(cell, id);
+    let pairs = Pairs::of_prompts(old, new, cells.iter().copied(), &is_left);
     // Later turns depend on what was answered before.
     let n = pairs.n_lost_prompts;
     match n {
+        0 if pairs.n_pairs == 0 => Err(
+            "vanilla's greedy text is the reference's in no prompt: record a new reference".into(),
+        ),
         0 => Ok(pairs),
         n => Err(format!(
             "suite: {n} answers of the reference are missing; ask the same prompts, samples and passes"
@@ -134,9 +145,18 @@ fn check(pool: &PoolKey, pairs: &Pairs, confidence: f64, policy: &Policy) -> Che
             "; most is lost at draft {slot} of a round, accepted {before:.3} > {now:.3}"
         ));
     }
+    detail.push_str(&left_out(pairs));
     Check {
         effect: effect.map(|e| (Figure::Tau, e)),
         ..Check::new(pool.to_string(), verdict, detail)
+    }
+}
+
+/// What to add to a line where answers are not compared.
+pub(super) fn left_out(pairs: &Pairs) -> String {
+    match pairs.n_left_out {
+        0 => String::new(),
+        n => format!("; {n} answers are left out, since vanilla's text is another there"),
     }
 }
 

@@ -9,12 +9,32 @@ pub struct Policy {
     pub confidence: f64,
     /// Bootstrap resamples of an interval. Default 10000.
     pub resamples: usize,
+    /// L1.
+    pub losslessness: LosslessnessPolicy,
     /// L2.
     pub acceptance: AcceptancePolicy,
     /// L3.
     pub throughput: ThroughputPolicy,
     /// The advisory look at earlier gates.
     pub history: HistoryPolicy,
+}
+
+/// L1: greedy text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LosslessnessPolicy {
+    /// `same`: greedy text of vanilla that is not the reference's is inconclusive. `any`: it passes. Default same.
+    pub vanilla_text: VanillaText,
+}
+
+/// Whether the target may write other greedy text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VanillaText {
+    /// It must be the reference's.
+    Same,
+    /// It may be new.
+    Any,
 }
 
 /// L2: acceptance length against the reference.
@@ -78,9 +98,18 @@ impl Default for Policy {
         Self {
             confidence: 0.95,
             resamples: 10_000,
+            losslessness: LosslessnessPolicy::default(),
             acceptance: AcceptancePolicy::default(),
             throughput: ThroughputPolicy::default(),
             history: HistoryPolicy::default(),
+        }
+    }
+}
+
+impl Default for LosslessnessPolicy {
+    fn default() -> Self {
+        Self {
+            vanilla_text: VanillaText::Same,
         }
     }
 }

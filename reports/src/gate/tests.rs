@@ -82,7 +82,7 @@ fn a_corrupted_slot_fails_and_is_named_in_every_output() {
     );
     assert!(
         report.junit().contains(
-            "<testsuites name=\"draftbench gate\" tests=\"9\" failures=\"1\" errors=\"0\""
+            "<testsuites name=\"draftbench gate\" tests=\"10\" failures=\"1\" errors=\"0\""
         ),
         "{}",
         report.junit()
@@ -235,6 +235,53 @@ fn a_text_that_is_not_vanillas_fails_and_a_run_without_greedy_text_is_inconclusi
     assert_eq!(
         said(&warm(1), &warm(2)).layers[2].verdict,
         Verdict::Inconclusive
+    );
+}
+
+#[test]
+fn a_target_that_writes_another_text_is_inconclusive_unless_the_policy_lets_it() {
+    let reference = process(1).run();
+    let altered = |every: usize| {
+        let candidate = Process {
+            injection: Injection::Altered(every),
+            ..process(2)
+        };
+        candidate.run()
+    };
+    let report = said(&reference, &altered(3));
+    assert_eq!(
+        verdicts(&report)[..3],
+        [Verdict::Pass, Verdict::Inconclusive, Verdict::Pass]
+    );
+    assert_eq!(report.verdict, Verdict::Inconclusive);
+    let text = report.text();
+    for want in [
+        "vanilla's own greedy text is not the reference's in 8 of 24 answers: the target has changed; look at it, and \
+         record a new reference, or set losslessness.vanilla_text = \"any\"",
+        "every round is the reference's; 8 answers are left out",
+    ] {
+        assert!(text.contains(want), "{text}");
+    }
+    let mut any = policy();
+    any.losslessness.vanilla_text = VanillaText::Any;
+    let candidate = altered(3);
+    let input = GateInput {
+        reference: &reference,
+        candidate: &candidate,
+        null: None,
+    };
+    assert_eq!(gate(input, &any).unwrap().verdict, Verdict::Pass);
+    let report = said(&reference, &altered(1));
+    assert_eq!(report.layers[2].verdict, Verdict::Incomparable);
+    let want = "the reference's in no prompt: record a new reference";
+    assert!(report.text().contains(want), "{}", report.text());
+    // Another dtype is another experiment, and said so by L2 alone.
+    let mut other = altered(3);
+    other.identity.dtype = Some("bf16".into());
+    let report = said(&reference, &other);
+    assert_eq!(
+        verdicts(&report)[1..3],
+        [Verdict::Pass, Verdict::Incomparable]
     );
 }
 

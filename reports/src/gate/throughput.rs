@@ -3,7 +3,7 @@
 //! A drafting method is judged by its speedup, so that a machine that is slower as a whole cancels out; vanilla, whose
 //! speedup is 1, by its throughput, so that a slower target does not hide behind it.
 
-use super::acceptance::{family, judge, pair};
+use super::acceptance::{family, judge, left_out, pair};
 use super::{Check, GateError, GateInput, Policy, Verdict};
 use crate::paired::{Effect, Figure, Pairs, other_machine, percent};
 use crate::rank::{hodges_lehmann, least_values};
@@ -98,7 +98,10 @@ fn verdict(
     confidence: f64,
 ) -> (Verdict, String) {
     let of = &policy.throughput;
-    let n = pairs.blocks.len();
+    let figure = figure(pool);
+    // A block without vanilla's answers has no speedup.
+    let of_figure = pairs.blocks.values().filter_map(|b| b.change(figure));
+    let n = of_figure.count();
     let least = of.min_blocks.max(least_values(confidence));
     let Some(effect) = effect.filter(|_| n >= least) else {
         let why = format!(
@@ -107,8 +110,8 @@ fn verdict(
         return (Verdict::Inconclusive, why);
     };
     let (verdict, why) = judge(&effect, of.max_drop, of.excluded_drop, confidence);
-    let figure = figure(pool);
-    let detail = format!("{figure} {effect} over {n} blocks{why}");
+    let left_out = left_out(pairs);
+    let detail = format!("{figure} {effect} over {n} blocks{why}{left_out}");
     match control.map(|control| unclean(control, pool, policy, confidence)) {
         Some(Err(why)) => (Verdict::Inconclusive, format!("{detail}; {why}")),
         Some(Ok(clean)) => (verdict, format!("{detail}; {clean}")),

@@ -63,6 +63,14 @@ pub(super) enum Injection {
     Corrupted(u32),
     /// Every round of the drafter takes this much longer.
     Delay(f64),
+    /// All methods write another text at every so-manieth prompt: the target has changed.
+    Altered(usize),
+}
+
+impl Injection {
+    fn alters(self, prompt: usize) -> bool {
+        matches!(self, Self::Altered(every) if prompt.is_multiple_of(every))
+    }
 }
 
 /// How a machine disturbs times, as standard deviations of their logarithm.
@@ -230,7 +238,8 @@ impl Process {
         let acceptance = (0.8 + 0.08 * own.normal()).clamp(0.2, 0.98);
         let mut left = (120.0 * (0.5 * own.normal()).exp()).clamp(8.0, 500.0) as u32;
         let mut seeds = self.dice(suite, prompt, method);
-        let seed = seeds.next();
+        // Another text has its right drafts elsewhere.
+        let seed = seeds.next() ^ u64::from(self.injection.alters(prompt));
         let mut rounds = Vec::new();
         while left > 0 {
             let mut dice = Dice::new(seed ^ (u64::from(left) << 32));
@@ -252,6 +261,9 @@ impl Process {
 
     fn text(&self, suite: &str, prompt: usize, method: &str, n_tokens: u32) -> String {
         match self.sampling {
+            SamplingKey::Greedy if self.injection.alters(prompt) => {
+                format!("{suite} {prompt} altered")
+            }
             SamplingKey::Greedy => format!("{suite} {prompt} {n_tokens}"),
             SamplingKey::Sampled { .. } => format!("{suite} {prompt} {method} {}", self.id),
         }
@@ -340,7 +352,7 @@ fn trials(
         let reference = process(1, Injection::Nothing);
         let candidate = process(2, injection);
         let null = process(3, Injection::Nothing);
-        judged([&reference, &candidate, &null])
+        judged([&reference, &candidate, &null], injection)
     };
     let mut rates = [Rates::default(); 3];
     let verdicts: Vec<[Verdict; 3]> = (0..n_trials).into_par_iter().map(trial).collect();
@@ -353,7 +365,7 @@ fn trials(
 }
 
 /// What the gate says of a reference, a candidate and a null control: L2, L3, and L3 without the control.
-fn judged([reference, candidate, null]: [&RunData; 3]) -> [Verdict; 3] {
+fn judged([reference, candidate, null]: [&RunData; 3], injection: Injection) -> [Verdict; 3] {
     let policy = Policy {
         resamples: RESAMPLES,
         ..Policy::default()
@@ -369,6 +381,13 @@ fn judged([reference, candidate, null]: [&RunData; 3]) -> [Verdict; 3] {
         layer.unwrap().verdict
     };
     assert_eq!(of(LayerId::KnownAnswers), Verdict::Pass);
+    let is_altered = matches!(injection, Injection::Altered(_));
+    let is_greedy = reference.cells.keys().all(crate::paired::is_greedy);
+    let text = match is_greedy && !is_altered {
+        true => Verdict::Pass,
+        false => Verdict::Inconclusive,
+    };
+    assert_eq!(of(LayerId::Losslessness), text);
     let alone = throughput::checks(reference, candidate, None, &policy);
     [
         of(LayerId::Acceptance),
@@ -415,6 +434,14 @@ fn measured_rates() -> (String, BTreeMap<String, [Rates; 3]>) {
             greedy,
             QUIET,
             passes(4),
+            FEW_TRIALS,
+        ),
+        (
+            "other text",
+            Injection::Altered(3),
+            greedy,
+            QUIET,
+            few,
             FEW_TRIALS,
         ),
         ("draft 1 wrong", wrong(1), greedy, QUIET, few, TRIALS),
@@ -469,6 +496,11 @@ fn measured_rates_are_those_of_the_document_and_within_honest_bounds() {
     assert!(of("draft 7 wrong | greedy | 48 | 48 | quiet")[0].0 >= 0.8);
     assert!(of("+5 % delay | greedy | 48 | 48 | quiet")[1].0 >= 0.6);
     assert!(of("+5 % delay | greedy | 120 | 120 | quiet")[1].0 >= 0.9);
+    assert_eq!(
+        of("other text | greedy | 48 | 48 | quiet")[0],
+        (0.0, 1.0),
+        "tau is compared where the text is the same"
+    );
     // What the document says in words.
     let delayed = |share: u32| of(&format!("+{share} % delay | greedy | 120 | 120 | quiet"));
     for share in [2, 3, 4, 5] {
