@@ -1,9 +1,9 @@
 //! Whether a run may take the place of a saved one: four layers, from what has no noise to what has most.
 //!
-//! L0 reads the candidate alone and is exact. So is L1, which holds vanilla's text against the reference's too. L2 and
-//! L3 hold the candidate against the reference, paired by prompt; they fail only if a whole interval lies below what
-//! the [`Policy`] allows. Intervals of a layer are wide enough to hold *together* with the policy's confidence, however
-//! many pools it judges.
+//! L0 reads the candidate alone and is exact. So is L1 but for right answers; it holds them, and vanilla's text,
+//! against the reference's. L2 and L3 hold the candidate against the reference, paired by prompt; they fail only if a
+//! whole interval lies below what the [`Policy`] allows. Intervals of a layer are wide enough to hold *together* with
+//! the policy's confidence, however many pools it judges.
 
 mod acceptance;
 mod history;
@@ -12,6 +12,7 @@ mod known;
 mod lossless;
 mod policy;
 mod reference;
+mod right;
 mod show;
 mod throughput;
 #[cfg(test)]

@@ -33,6 +33,15 @@ pub(crate) fn least_values(confidence: f64) -> usize {
         .map_or(usize::MAX, |n| n as usize)
 }
 
+/// How likely a fair coin gives `fewer` or more of one side in `fewer + more` throws: the sign test's exact tail.
+pub(crate) fn sign_tail(fewer: u64, more: u64) -> f64 {
+    use statrs::distribution::{Binomial, DiscreteCDF as _};
+    match fewer.checked_sub(1) {
+        None => 1.0,
+        Some(below) => Binomial::new(0.5, fewer + more).map_or(1.0, |law| law.sf(below)),
+    }
+}
+
 /// The largest rank sum whose lower tail is at most `tail`; `None` if even 0 is likelier.
 fn rejected(n: usize, tail: f64) -> Option<usize> {
     let most = n * (n + 1) / 2;
@@ -77,6 +86,21 @@ mod tests {
         let mean = 60.0 * 61.0 / 4.0;
         let normal = mean - 1.96 * (60.0f64 * 61.0 * 121.0 / 24.0).sqrt();
         assert!((exact as f64 - normal).abs() < 3.0, "{exact} {normal}");
+    }
+
+    #[test]
+    fn the_tail_of_the_sign_test_is_counted() {
+        for (fewer, more, want) in [
+            (0, 0, 1.0),
+            (0, 3, 1.0),
+            (6, 0, 1.0 / 64.0),
+            (5, 1, 7.0 / 64.0),
+            (3, 1, 5.0 / 16.0),
+        ] {
+            let got = sign_tail(fewer, more);
+            // Rounding of the incomplete beta function.
+            assert!((got - want).abs() < 1e-9, "{fewer} {more}: {got}");
+        }
     }
 
     #[test]

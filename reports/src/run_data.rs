@@ -163,6 +163,8 @@ pub(crate) struct Brief {
     /// The part of the machine's decode time that is its own.
     pub(crate) busy_ns: u64,
     pub(crate) grams: Grams,
+    /// Whether the final answer is right, where that was checked.
+    pub(crate) correct: Option<bool>,
 }
 
 /// What is kept of a cell.
@@ -263,6 +265,7 @@ impl RunData {
                         rounds: counts(&answer.rounds),
                         busy_ns: 0,
                         grams: answer.grams,
+                        correct: answer.correct,
                     };
                     if cell.answers.insert(AnswerKey::of(prompt), brief).is_some() {
                         return Err(RunDataError::Twice {

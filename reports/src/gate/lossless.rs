@@ -42,6 +42,7 @@ fn is_same(a: &Brief, b: &Brief) -> bool {
 pub(super) fn checks(old: &RunData, new: &RunData, policy: &Policy) -> Vec<Check> {
     let mut checks = own_text(new);
     checks.extend(vanilla_text(old, new, policy.losslessness.vanilla_text));
+    checks.extend(super::right::checks(old, new, policy));
     checks
 }
 

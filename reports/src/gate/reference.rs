@@ -80,6 +80,9 @@ struct AnswerLine {
     /// Repeated 8-grams.
     #[serde(default, skip_serializing_if = "is_zero")]
     loops: u32,
+    /// Whether it is right; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    correct: Option<bool>,
     verified: Vec<Count>,
     /// What a round committed follows from it: one more, but for the last round, which takes what is left of `n`.
     accepted: Vec<Count>,
@@ -175,6 +178,7 @@ fn answer_line(key: &AnswerKey, brief: &Brief, vanilla: Option<&Brief>) -> Answe
         n: brief.n_tokens,
         ns: brief.busy_ns,
         loops: brief.grams.repeated,
+        correct: brief.correct,
         verified: pack(brief.rounds.iter().map(|r| r[0])),
         accepted: pack(brief.rounds.iter().map(|r| r[1])),
     }
@@ -313,6 +317,7 @@ fn brief(
             total: line.n.saturating_sub(7),
             repeated: line.loops,
         },
+        correct: line.correct,
     };
     Ok((key, brief))
 }

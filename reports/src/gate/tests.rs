@@ -286,6 +286,38 @@ fn a_target_that_writes_another_text_is_inconclusive_unless_the_policy_lets_it()
 }
 
 #[test]
+fn right_answers_that_become_fewer_fail_and_some_either_way_do_not() {
+    let graded = |id: u64, wrong: std::ops::Range<usize>| {
+        let mut run = process(id).run();
+        for data in run.cells.values_mut() {
+            for (i, brief) in data.answers.values_mut().enumerate() {
+                brief.correct = Some(!wrong.contains(&i));
+            }
+        }
+        run
+    };
+    let reference = graded(1, 0..2);
+    let saved = parse_reference("run 1", &reference_lines(&reference).unwrap()).unwrap();
+    // Of two suites and two methods: 8 prompts fewer, of each pool.
+    let report = said(&saved, &graded(2, 0..6));
+    assert_eq!(report.layers[1].verdict, Verdict::Fail);
+    let want = "right answers of toy / dflash / greedy / thinking off / concurrency 1: 20 > 12 of 24 answers: 8 prompts have fewer right answers, 0 have more; that is no chance";
+    assert!(report.text().contains(want), "{}", report.text());
+    // Four fewer are chance, and so are as many more.
+    for wrong in [0..4, 2..4, 0..2] {
+        let report = said(&saved, &graded(2, wrong.clone()));
+        assert_eq!(report.layers[1].verdict, Verdict::Pass, "{wrong:?}");
+    }
+    let report = said(&saved, &process(2).run());
+    assert_eq!(report.layers[1].verdict, Verdict::Inconclusive);
+    assert!(
+        report
+            .text()
+            .contains("24 of the reference are checked and none of the candidate")
+    );
+}
+
+#[test]
 fn what_cannot_be_true_of_any_run_fails_at_once() {
     let reference = process(1).run();
     let edited = |edit: Edit| {

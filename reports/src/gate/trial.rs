@@ -187,6 +187,7 @@ impl Process {
                         busy_ns: (self.clock(method, rounds.len()) * own) as u64,
                         rounds,
                         grams: Grams::default(),
+                        correct: None,
                     };
                     let data = cells.entry(self.cell(suite, method)).or_default();
                     data.answers.insert(key, brief);
