@@ -12,7 +12,7 @@ use crate::record::{Cell, Grams};
 use crate::run_data::{AnswerKey, Brief, CellData, Identity, RunData, RunDataError};
 
 /// Version of the file's layout.
-pub const REFERENCE_SCHEMA: u32 = 1;
+pub const REFERENCE_SCHEMA: u32 = 2;
 
 /// Equal counts in a row that are written as one run.
 const MIN_RUN: usize = 4;
@@ -51,6 +51,8 @@ pub enum ReferenceError {
 #[serde(deny_unknown_fields)]
 struct Header {
     gate_reference: u32,
+    /// Answers that follow; fewer are a file that was cut.
+    answers: usize,
     identity: Identity,
 }
 
@@ -146,6 +148,7 @@ pub fn reference_lines(run: &RunData) -> Result<String, ReferenceError> {
     let run = run.clone().hold_answers()?;
     let mut text = line(&Header {
         gate_reference: REFERENCE_SCHEMA,
+        answers: run.n_answers(),
         identity: run.identity.clone(),
     });
     let is_vanilla = |cell: &Cell| cell.method == "vanilla";
@@ -203,7 +206,7 @@ pub fn parse_reference(label: &str, text: &str) -> Result<RunData, ReferenceErro
         .enumerate()
         .filter(|(_, l)| !l.trim().is_empty());
     let (idx, first) = lines.next().unwrap_or((0, ""));
-    let identity = header(first).map_err(|why| broken(idx, why))?;
+    let header = header(first).map_err(|why| broken(idx, why))?;
     let mut cells: BTreeMap<Cell, CellData> = BTreeMap::new();
     let mut open: Option<Cell> = None;
     for (idx, line) in lines {
@@ -231,14 +234,22 @@ pub fn parse_reference(label: &str, text: &str) -> Result<RunData, ReferenceErro
     }
     let run = RunData {
         label: label.to_owned(),
-        identity,
+        identity: header.identity,
         faults: Vec::new(),
         cells,
     };
+    let (n, stated) = (run.n_answers(), header.answers);
+    if n != stated {
+        let last = text.lines().count().saturating_sub(1);
+        return Err(broken(
+            last,
+            format!("the file holds {n} of {stated} answers"),
+        ));
+    }
     Ok(run.hold_answers()?)
 }
 
-fn header(line: &str) -> Result<Identity, String> {
+fn header(line: &str) -> Result<Header, String> {
     #[derive(Deserialize)]
     struct Versioned {
         gate_reference: u32,
@@ -252,8 +263,7 @@ fn header(line: &str) -> Result<Identity, String> {
             "gate_reference is {got}, this program reads {REFERENCE_SCHEMA}"
         ));
     }
-    let header: Header = serde_json::from_str(line).map_err(|e| e.to_string())?;
-    Ok(header.identity)
+    serde_json::from_str(line).map_err(|e| e.to_string())
 }
 
 fn brief(

@@ -127,6 +127,8 @@ fn a_delay_fails_with_a_clean_null_control_alone() {
         "{}",
         report.text()
     );
+    let err = with(&candidate).unwrap_err().to_string();
+    assert!(err.contains("is the same run as"), "{err}");
     let err = with(&reference).unwrap_err().to_string();
     assert!(
         err.contains("--null run 1: is the same run as run 1"),
@@ -395,12 +397,17 @@ fn a_reference_file_reads_back_and_says_what_is_wrong_with_it() {
     // 48 answers of about 120 tokens.
     assert!(text.len() < 12_000, "{}", text.len());
     let err = |text: &str| parse_reference("r.jsonl", text).unwrap_err().to_string();
-    let old = text.replacen("\"gate_reference\":1", "\"gate_reference\":9", 1);
-    let want = "r.jsonl line 1: gate_reference is 9, this program reads 1; make the file again with `draftbench gate record RUN --out FILE`";
+    let old = text.replacen("\"gate_reference\":2", "\"gate_reference\":9", 1);
+    let want = "r.jsonl line 1: gate_reference is 9, this program reads 2; make the file again with `draftbench gate record RUN --out FILE`";
+    // Cut at the end of a line, as a copy that was broken off may be.
+    let n_lines = text.lines().count();
+    let kept = text.lines().take(n_lines - 1);
+    let cut: String = kept.flat_map(|l| [l, "\n"]).collect();
+    assert!(err(&cut).contains("the file holds "), "{}", err(&cut));
     assert_eq!(err(&old), want);
     assert!(err("").contains("line 1: is no reference of a gate"));
     let header = text.lines().next().unwrap();
-    assert!(err(header).contains("holds no answer"));
+    assert!(err(header).contains("the file holds 0 of "));
     let huge = text.replacen("[[0,", "[[0,9", 1);
     assert!(
         err(&huge).contains("its rounds do not make"),

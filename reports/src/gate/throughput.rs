@@ -21,25 +21,23 @@ pub(super) fn control<'a>(
     input: GateInput<'a>,
     null: &'a RunData,
 ) -> Result<Control<'a>, GateError> {
-    let same = |run: &&RunData| run.identity.program == null.identity.program;
-    let bases: Vec<&RunData> = [input.reference, input.candidate]
-        .into_iter()
-        .filter(same)
-        .collect();
-    if bases.is_empty() {
-        return Err(GateError::ForeignNull {
+    let bases = [input.reference, input.candidate];
+    // As the control of the other one it would measure what is judged.
+    if let Some(base) = bases
+        .iter()
+        .find(|run| run.identity.run == null.identity.run)
+    {
+        return Err(GateError::NullIsItself {
             label: null.label.clone(),
-            program: null.identity.program.clone(),
+            base: base.label.clone(),
         });
     }
-    let other = bases
-        .iter()
-        .find(|run| run.identity.run != null.identity.run);
-    match other {
+    let is_same = |run: &&RunData| run.identity.program == null.identity.program;
+    match bases.into_iter().find(is_same) {
         Some(base) => Ok(Control { base, null }),
-        None => Err(GateError::NullIsItself {
+        None => Err(GateError::ForeignNull {
             label: null.label.clone(),
-            base: bases[0].label.clone(),
+            program: null.identity.program.clone(),
         }),
     }
 }
@@ -105,7 +103,7 @@ fn verdict(
     let least = of.min_blocks.max(least_values(confidence));
     let Some(effect) = effect.filter(|_| n >= least) else {
         let why = format!(
-            "{n} blocks, fewer than {least}: a block is a prompt at concurrency 1, a pass above"
+            "{n} blocks, fewer than {least}, the most of min_blocks and of what the confidence needs for all pools together: take more prompts, or passes above concurrency 1"
         );
         return (Verdict::Inconclusive, why);
     };
