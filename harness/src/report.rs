@@ -43,13 +43,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         coverage,
         unfinished,
     } = read(&args.runs)?;
-    let out = Folder(&args.out);
-    out.make()?;
     let layout = layout(&runs);
-    let rows = reports::levels(&records);
-    let sheets = reports::report_sheets(&records, &rows, &published);
-    let papers = reports::paper_tables(&records, &layout);
-    let whole = tables(&papers, &sheets, &READ);
     let projections = costs.map(|costs| projected(&records, &costs)).transpose()?;
     let input = PageInput {
         title: args.title.as_deref().unwrap_or("draftbench report"),
@@ -59,8 +53,18 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         coverage: &coverage,
         training: &training,
     };
+    let numbers = || {
+        let rows = reports::levels(&records);
+        let sheets = reports::report_sheets(&records, &rows, &published);
+        (rows, sheets, reports::paper_tables(&records, &layout))
+    };
+    let shown = || reports::page_and_plots(&input);
+    let ((rows, sheets, papers), (page, plots)) = rayon::join(numbers, shown);
+    let whole = tables(&papers, &sheets, &READ);
+    let out = Folder(&args.out);
+    out.make()?;
     let mut written = vec![
-        out.put(PAGE, reports::page(&input).as_bytes())?,
+        out.put(PAGE, page.as_bytes())?,
         out.put("tables.md", whole.as_bytes())?,
         out.put("tables.tex", latex(&papers).as_bytes())?,
     ];
@@ -69,7 +73,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
     }
     written.extend(columns(&out, &records, &rows)?);
     written.extend(interop(&out, &records, &rows)?);
-    for named in reports::report_plots(&input) {
+    for named in plots {
         let file = |ending: &str| format!("plots/{}.{ending}", named.file);
         written.push(out.put(&file("svg"), named.plot.svg()?.as_bytes())?);
         written.push(out.put(&file("png"), &named.plot.png()?)?);

@@ -53,7 +53,7 @@ pub use export::{
 pub use latency::{Latency, Plateau, percentile};
 pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
-pub use page::{PageInput, page};
+pub use page::{PageInput, page, page_and_plots};
 pub use paired::{Effect, Figure};
 pub use plots::{NamedPlot, report_plots};
 pub use predict::{

@@ -24,6 +24,7 @@ mod tests;
 use serde_json::Value;
 
 use crate::coverage::CoverageRecord;
+use crate::plots::NamedPlot;
 use crate::record::{Cell, Record};
 use crate::training_log::TrainingLog;
 use data::Data;
@@ -54,15 +55,24 @@ pub struct PageInput<'a> {
 
 /// The page as HTML: it loads nothing, and every string of the input is shown as text.
 pub fn page(input: &PageInput<'_>) -> String {
+    written(input, &Data::new(input))
+}
+
+/// [`page()`] and [`crate::report_plots`], which read the same pools, in the time of one.
+pub fn page_and_plots(input: &PageInput<'_>) -> (String, Vec<NamedPlot>) {
     let data = Data::new(input);
-    let notes = Notes::new(input, &data);
+    (written(input, &data), crate::plots::drawn(&data))
+}
+
+fn written(input: &PageInput<'_>, data: &Data<'_>) -> String {
+    let notes = Notes::new(input, data);
     let title = esc(input.title);
     let mut sections = vec![
-        ("summary", "Summary", summary::html(input, &data, &notes)),
-        ("results", "Results", tables::sections(&data, &notes)),
-        ("behaviour", "Behaviour", plots::html(&data)),
+        ("summary", "Summary", summary::html(input, data, &notes)),
+        ("results", "Results", tables::sections(data, &notes)),
+        ("behaviour", "Behaviour", plots::html(data)),
         ("drafters", "Drafters", drafters::html(input)),
-        ("all-cells", "All cells", detail::html(&data, &notes)),
+        ("all-cells", "All cells", detail::html(data, &notes)),
         ("notes", "Notes", notes.html(data.stats.len())),
         ("definitions", "Definitions", DEFINITIONS.to_owned()),
         ("provenance", "Provenance", provenance::html(input.runs)),
@@ -74,14 +84,14 @@ pub fn page(input: &PageInput<'_>) -> String {
         .collect();
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\"><link rel=\"icon\" href=\"data:,\"><title>{title}</title><style>{STYLE}</style></head>\n<body><a class=\"skip\" href=\"#main\">Skip to the content</a>{PATTERNS}<header class=\"top\"><h1>{title}</h1><p class=\"small\">{}</p></header><div class=\"bar\"><nav aria-label=\"Sections\"><ul>{links}</ul></nav><button type=\"button\" id=\"theme\" class=\"js-only\">theme: system</button></div><main id=\"main\" tabindex=\"-1\">",
-        about(input, &data)
+        about(input, data)
     );
     for (id, name, inside) in sections {
         out.push_str(&format!(
             "\n<section id=\"{id}\" aria-labelledby=\"h-{id}\"><h2 id=\"h-{id}\">{name}</h2>{inside}</section>"
         ));
         if id == "summary" {
-            out.push_str(&filters::html(&data));
+            out.push_str(&filters::html(data));
         }
     }
     out + &format!("\n</main><script>{SCRIPT}</script></body></html>\n")

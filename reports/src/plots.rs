@@ -21,7 +21,11 @@ pub struct NamedPlot {
 /// concurrency speedup by suite, and time of a round; of the lowest one acceptance by position and accepted drafts a
 /// round. What there are no values for is left out.
 pub fn report_plots(input: &PageInput<'_>) -> Vec<NamedPlot> {
-    let data = Data::new(input);
+    drawn(&Data::new(input))
+}
+
+/// The plots of pools that are there already.
+pub(crate) fn drawn(data: &Data<'_>) -> Vec<NamedPlot> {
     let mut out = Vec::new();
     for (family, settings) in data.families() {
         let mut add = |kind: &str, at: Option<&Setting>, plot: Option<Plot>| {
@@ -40,21 +44,17 @@ pub fn report_plots(input: &PageInput<'_>) -> Vec<NamedPlot> {
         add(
             "throughput",
             None,
-            by_concurrency(&data, &settings, labels, throughput),
+            by_concurrency(data, &settings, labels, throughput),
         );
         let tau = |s: &Setting, arm: &str| data.standing(s, arm).tau.filter(|_| arm != "vanilla");
         let labels = ["Acceptance length", "tau"];
-        add("tau", None, by_concurrency(&data, &settings, labels, tau));
+        add("tau", None, by_concurrency(data, &settings, labels, tau));
         for setting in &settings {
-            add("speedup", Some(setting), speedup(&data, setting));
-            add("round", Some(setting), round(&data, setting));
+            add("speedup", Some(setting), speedup(data, setting));
+            add("round", Some(setting), round(data, setting));
         }
-        add(
-            "positions",
-            Some(settings[0]),
-            positions(&data, settings[0]),
-        );
-        add("accepted", Some(settings[0]), accepted(&data, settings[0]));
+        add("positions", Some(settings[0]), positions(data, settings[0]));
+        add("accepted", Some(settings[0]), accepted(data, settings[0]));
     }
     out
 }
