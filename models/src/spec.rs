@@ -101,6 +101,12 @@ pub static TARGETS: &[TargetSpec] = &[
     embedded("tiny-qwen3", "Tiny Qwen3", &QWEN3),
     embedded("tiny-llama", "Tiny Llama", &LLAMA),
     embedded("tiny-moe", "Tiny Qwen3-MoE", &QWEN3_MOE),
+    checkpoint(
+        "smollm2-135m",
+        "SmolLM2-135M-Instruct",
+        &LLAMA,
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+    ),
     checkpoint("qwen3-4b", "Qwen3-4B", &QWEN3, "Qwen/Qwen3-4B"),
     checkpoint("qwen3-8b", "Qwen3-8B", &QWEN3, "Qwen/Qwen3-8B"),
     checkpoint(
