@@ -230,6 +230,13 @@ fn model_sha256(source: &Source) -> Result<String> {
                 Ok(format!("{name} {hash}\n"))
             })
             .collect::<Result<_>>()?,
+        // The file holds all of them, whatever it is named.
+        Source::Gguf(gguf) => {
+            let path = gguf.path();
+            let hash = datasets::sha256_file(path)
+                .with_context(|| format!("{}: cannot be read", path.display()))?;
+            vec![format!("gguf {hash}\n")]
+        }
     };
     lines.sort();
     Ok(datasets::sha256_bytes(lines.concat().as_bytes()))
@@ -240,7 +247,7 @@ fn is_content(name: &str) -> bool {
     ENDINGS.contains(&ending)
 }
 
-/// Names and paths of the files of a model folder, sorted; none for a model inside the binary.
+/// Names and paths of the files of a model folder, sorted; none for a model of another kind.
 fn model_files(source: &Source) -> Result<Vec<(String, PathBuf)>> {
     let Source::Dir(dir) = source else {
         return Ok(Vec::new());
@@ -258,7 +265,7 @@ fn model_files(source: &Source) -> Result<Vec<(String, PathBuf)>> {
     Ok(out)
 }
 
-/// Bytes of a model's weight files.
+/// Bytes of a model's weight files; of a GGUF file, those of its tensors once they are f32.
 ///
 /// # Errors
 /// If a folder cannot be listed.
@@ -279,6 +286,7 @@ pub(crate) fn weight_file_bytes(source: &Source) -> Result<u64> {
             }
             Ok(sum)
         }
+        Source::Gguf(gguf) => Ok(gguf.f32_bytes()),
     }
 }
 

@@ -35,6 +35,30 @@ pub enum LoadError {
         /// What does not fit.
         why: String,
     },
+    /// A file is not GGUF, is cut short, or holds a tensor of a kind that nobody knows.
+    #[error(
+        "{file} is not a whole GGUF file that can be read: {why}; fetch it again, with tensors of {}",
+        crate::gguf::DTYPE_NAMES
+    )]
+    BrokenGguf {
+        /// The file.
+        file: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// A tensor of a GGUF file is stored in a type that is not converted.
+    #[error(
+        "{file}: tensor {tensor:?} is stored as {got}, supported: {}; fetch or make a file of these types",
+        crate::gguf::DTYPE_NAMES
+    )]
+    GgufDtype {
+        /// The file.
+        file: String,
+        /// Its name in the file.
+        tensor: String,
+        /// Type in the file.
+        got: String,
+    },
     /// A key that a config must have is absent or null.
     #[error("{file}: key {key:?} is missing")]
     MissingKey {

@@ -34,6 +34,15 @@ impl Fields {
         }
     }
 
+    /// An object that was parsed already; `path` is what the names of its keys begin with.
+    pub(crate) fn of(file: String, path: &str, map: Map<String, Value>) -> Self {
+        Self {
+            file,
+            path: path.to_owned(),
+            map,
+        }
+    }
+
     /// The label of the file.
     pub fn file(&self) -> &str {
         &self.file
@@ -134,12 +143,17 @@ impl Fields {
     /// # Errors
     /// [`LoadError::UnknownKeys`] if a key was neither read nor ignored.
     pub fn finish(self) -> Result<()> {
+        self.check_empty()
+    }
+
+    /// As [`Fields::finish`], for a reader that still has errors to name its keys by.
+    pub(crate) fn check_empty(&self) -> Result<()> {
         if self.map.is_empty() {
             return Ok(());
         }
         let keys: Vec<String> = self.map.keys().map(|key| self.full(key)).collect();
         Err(LoadError::UnknownKeys {
-            file: self.file,
+            file: self.file.clone(),
             keys: keys.join(", "),
         })
     }

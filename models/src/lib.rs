@@ -1,13 +1,15 @@
 //! Target models: one configurable decoder, its weights and its slot KV cache.
 //!
 //! [`Decoder`] runs every family listed in [`FAMILIES`] and implements [`decode::Target`]. Drafters share its parts:
-//! [`Layer`], [`Attention`], [`Mlp`], [`SlotCache`], [`Rope`], and for their files [`Source`], [`Weights`], [`Fields`].
+//! [`Layer`], [`Attention`], [`Mlp`], [`SlotCache`], [`Rope`], and for their files [`Source`], [`Gguf`], [`Weights`],
+//! [`Fields`].
 
 mod cache;
 mod config;
 mod decoder;
 mod error;
 mod fields;
+mod gguf;
 mod layer;
 mod mlp;
 mod rope;
@@ -20,6 +22,7 @@ pub use config::{DecoderConfig, HeadKind, full_attention_only, refuse_other_forw
 pub use decoder::{Decoder, DecoderOptions};
 pub use error::LoadError;
 pub use fields::Fields;
+pub use gguf::Gguf;
 pub use layer::{Attention, AttentionDims, CacheAt, Layer, LayerDims};
 pub use mlp::{ExpertWeights, Experts, Gated, Mlp, MlpDims};
 pub use rope::{Rope, RopeConfig};

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use crate::error::{LoadError, Result};
+use crate::gguf::Gguf;
 
 /// A set of files that make up one model.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub enum Source {
         /// File names without directory, and contents.
         files: Vec<(&'static str, &'static [u8])>,
     },
+    /// A GGUF file.
+    Gguf(Gguf),
 }
 
 impl Source {
@@ -26,6 +29,7 @@ impl Source {
         match self {
             Self::Dir(dir) => dir.display().to_string(),
             Self::Embedded { name, .. } => format!("embedded {name}"),
+            Self::Gguf(gguf) => gguf.label(),
         }
     }
 
@@ -34,6 +38,7 @@ impl Source {
         match self {
             Self::Dir(dir) => dir.join(file).display().to_string(),
             Self::Embedded { name, .. } => format!("embedded {name}/{file}"),
+            Self::Gguf(gguf) => format!("{} as {file}", gguf.label()),
         }
     }
 
@@ -41,7 +46,7 @@ impl Source {
     pub fn exists(&self, file: &str) -> bool {
         match self {
             Self::Dir(dir) => dir.join(file).is_file(),
-            Self::Embedded { files, .. } => files.iter().any(|(name, _)| *name == file),
+            Self::Embedded { .. } | Self::Gguf(_) => self.in_memory(file).is_some(),
         }
     }
 
@@ -52,7 +57,7 @@ impl Source {
     pub fn read(&self, file: &str) -> Result<Vec<u8>> {
         match self {
             Self::Dir(dir) => std::fs::read(dir.join(file)).map_err(|e| self.unreadable(file, e)),
-            Self::Embedded { .. } => Ok(self.embedded(file)?.to_vec()),
+            Self::Embedded { .. } | Self::Gguf(_) => Ok(self.held(file)?.to_vec()),
         }
     }
 
@@ -62,7 +67,7 @@ impl Source {
             Self::Dir(dir) => std::fs::metadata(dir.join(file))
                 .map(|meta| meta.len())
                 .map_err(|e| self.unreadable(file, e)),
-            Self::Embedded { .. } => Ok(self.embedded(file)?.len() as u64),
+            Self::Embedded { .. } | Self::Gguf(_) => Ok(self.held(file)?.len() as u64),
         }
     }
 
@@ -83,23 +88,32 @@ impl Source {
                     .map_err(|e| self.unreadable(file, e))?;
                 Ok(bytes)
             }
-            Self::Embedded { .. } => {
+            Self::Embedded { .. } | Self::Gguf(_) => {
                 let start = usize::try_from(start).ok().ok_or_else(too_short)?;
                 let end = start.checked_add(len).ok_or_else(too_short)?;
-                let bytes = self.embedded(file)?.get(start..end);
+                let bytes = self.held(file)?.get(start..end);
                 Ok(bytes.ok_or_else(too_short)?.to_vec())
             }
         }
     }
 
-    fn embedded(&self, file: &str) -> Result<&'static [u8]> {
-        let found = match self {
-            Self::Dir(_) => None,
-            Self::Embedded { files, .. } => files.iter().find(|(name, _)| *name == file),
-        };
-        found
-            .map(|(_, bytes)| *bytes)
+    fn held(&self, file: &str) -> Result<&[u8]> {
+        self.in_memory(file)
             .ok_or_else(|| self.unreadable(file, std::io::ErrorKind::NotFound.into()))
+    }
+
+    fn in_memory(&self, file: &str) -> Option<&[u8]> {
+        match self {
+            Self::Dir(_) => None,
+            Self::Embedded { files, .. } => {
+                let found = files.iter().find(|(name, _)| *name == file);
+                found.map(|(_, bytes)| *bytes)
+            }
+            Self::Gguf(gguf) => {
+                let mut files = gguf.files();
+                files.find_map(|(name, bytes)| (name == file).then_some(bytes))
+            }
+        }
     }
 
     fn unreadable(&self, file: &str, source: std::io::Error) -> LoadError {

@@ -1,4 +1,4 @@
-//! Named f32 tensors out of safetensors files.
+//! Named f32 tensors out of safetensors and GGUF files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +7,7 @@ use safetensors::tensor::{Dtype, Metadata};
 
 use crate::error::{LoadError, Result};
 use crate::fields::Fields;
+use crate::gguf::Gguf;
 use crate::source::Source;
 
 const SINGLE: &str = "model.safetensors";
@@ -20,7 +21,8 @@ const MAX_HEADER_BYTES: u64 = 100 << 20;
 
 /// The tensors of a checkpoint that have not been taken yet.
 ///
-/// Names may carry the prefix `model.` or not; asking for either form finds both. BF16 and F16 become F32.
+/// Names may carry the prefix `model.` or not; asking for either form finds both. BF16, F16 and what a GGUF file holds
+/// become F32.
 #[derive(Debug)]
 pub struct Weights {
     /// What errors name when no file can be named.
@@ -32,6 +34,7 @@ pub struct Weights {
 #[derive(Debug)]
 enum Entry {
     File(FileEntry),
+    Gguf(Gguf, Vec<usize>),
     Held(Tensor),
 }
 
@@ -45,14 +48,21 @@ struct FileEntry {
 }
 
 impl Weights {
-    /// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json lists.
+    /// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json lists. Of a GGUF file
+    /// they are read already.
     ///
     /// # Errors
     /// If there are neither, a file is unreadable or cut short, or a file lacks a tensor that the index puts there.
     pub fn open(source: &Source) -> Result<Self> {
         let mut entries = BTreeMap::new();
         let place;
-        if source.exists(SINGLE) {
+        if let Source::Gguf(gguf) = source {
+            place = source.place();
+            let entry = |(name, shape): (&str, &[usize])| {
+                (name.to_owned(), Entry::Gguf(gguf.clone(), shape.to_vec()))
+            };
+            entries.extend(gguf.shapes().map(entry));
+        } else if source.exists(SINGLE) {
             place = source.label(SINGLE);
             read_header(source, SINGLE, &mut entries)?;
         } else if source.exists(INDEX) {
@@ -114,6 +124,7 @@ impl Weights {
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         match self.entries.get(&self.find(name)?)? {
             Entry::File(entry) => Some(&entry.shape),
+            Entry::Gguf(_, shape) => Some(shape),
             Entry::Held(tensor) => Some(tensor.dims()),
         }
     }
@@ -127,6 +138,7 @@ impl Weights {
         let tensor = match entry {
             Entry::Held(tensor) => tensor,
             Entry::File(entry) => self.read(name, &entry)?,
+            Entry::Gguf(gguf, _) => gguf.tensor(&name)?,
         };
         Ok(tensor.to_dtype(DType::F32)?.contiguous()?)
     }
@@ -140,6 +152,13 @@ impl Weights {
         let list = match entry {
             Entry::Held(tensor) => tensor.to_dtype(DType::I64)?.to_vec1()?,
             Entry::File(entry) => self.read_integers(name, &entry)?,
+            Entry::Gguf(gguf, _) => {
+                return Err(LoadError::IntegerDtype {
+                    file: gguf.label(),
+                    tensor: name,
+                    got: "numbers with a fraction".into(),
+                });
+            }
         };
         Ok(list)
     }
@@ -196,6 +215,7 @@ impl Weights {
         };
         let got = match &entry {
             Entry::File(entry) => entry.shape.as_slice(),
+            Entry::Gguf(_, shape) => shape.as_slice(),
             Entry::Held(tensor) => tensor.dims(),
         };
         if got != shape {
