@@ -108,10 +108,10 @@ impl DrafterPlan {
 /// A target, its files and its drafters.
 ///
 /// # Errors
-/// If the target is unknown or its files are nowhere.
+/// If the target is unknown, or its files are nowhere or of another family.
 pub(crate) fn target_plan(id: &str, arms: &[ArmPlan], shelf: &Shelf) -> Result<TargetPlan> {
     let spec = models::target(id)?;
-    let Some(source) = shelf.find(spec.id) else {
+    let Some(source) = shelf.target(spec)? else {
         bail!("{}", no_files(spec));
     };
     let drafters = arms
@@ -132,17 +132,17 @@ fn no_files(spec: &TargetSpec) -> String {
             spec.id, spec.id
         ),
         models::Files::Checkpoint { repository } => format!(
-            "target {:?} needs files: put those of {repository} into DIR/{} and give --checkpoints DIR",
+            "target {:?} needs files: put those of {repository} into DIR/{} and give --checkpoints DIR, or give --weights FILE.gguf",
             spec.id, spec.id
         ),
     }
 }
 
 impl TargetPlan {
-    /// Where weights come from, if any come from a folder.
+    /// Where weights come from, if any are not inside the binary.
     pub(crate) fn weights(&self) -> Option<String> {
         self.sources()
-            .find(|source| matches!(source, Source::Dir(_)))?;
+            .find(|source| !matches!(source, Source::Embedded { .. }))?;
         let drafters = self.drafters.iter().filter_map(|d| match d {
             DrafterPlan::Ready(arm, Some(source)) => {
                 Some(format!("{} {}", arm.key(), source.place()))
@@ -164,11 +164,11 @@ impl TargetPlan {
         std::iter::once(&self.source).chain(drafters)
     }
 
-    /// Notes on drafters inside the binary that meet a target from a folder, which they may not have been trained for.
+    /// Notes on drafters inside the binary that meet a target from elsewhere, which they may not have been trained for.
     pub(crate) fn mixed(&self) -> Vec<String> {
-        let from_folder = matches!(self.source, Source::Dir(_));
+        let from_outside = !matches!(self.source, Source::Embedded { .. });
         let embedded = self.drafters.iter().filter_map(|drafter| match drafter {
-            DrafterPlan::Ready(arm, Some(Source::Embedded { .. })) if from_folder => {
+            DrafterPlan::Ready(arm, Some(Source::Embedded { .. })) if from_outside => {
                 Some(arm.key())
             }
             _ => None,
@@ -183,6 +183,7 @@ impl TargetPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assets::ModelPaths;
 
     fn refused(key: &str) -> String {
         ArmPlan::parse(key).unwrap_err().to_string()
@@ -216,7 +217,7 @@ mod tests {
     fn a_checkpoint_that_is_nowhere_skips_the_arm_and_names_the_folder() {
         let arms = ["vanilla", "dflash", "dflash:checkpoint=none"];
         let arms: Vec<ArmPlan> = arms.iter().map(|a| ArmPlan::parse(a).unwrap()).collect();
-        let shelf = Shelf::new(None).unwrap();
+        let shelf = Shelf::new(&ModelPaths::default()).unwrap();
         let plan = target_plan("tiny-qwen3", &arms, &shelf).unwrap();
         let ready: Vec<bool> = plan.drafters.iter().map(DrafterPlan::is_ready).collect();
         assert_eq!(ready, [true, true, false]);

@@ -1,31 +1,108 @@
-//! Where models are found: the folder given with `--checkpoints` first, then the models inside the binary.
+//! Where models are found: `--weights` for the one target, the folder given with `--checkpoints`, then the models inside
+//! the binary.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use include_dir::{Dir, include_dir};
-use models::Source;
+use models::{DecoderConfig, Gguf, Source, TargetSpec};
 
 static TINY: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/../assets/tiny");
 
-/// Finds model folders by name.
+/// Where models lie, as typed or as a plan has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModelPaths {
+    /// Folder of model folders.
+    pub(crate) checkpoints: Option<PathBuf>,
+    /// The one target's own files: a GGUF file or a checkpoint folder.
+    pub(crate) weights: Option<PathBuf>,
+}
+
+impl ModelPaths {
+    /// Each path of this machine, or else the one in `planned`.
+    pub(crate) fn or(&self, planned: &Self) -> Self {
+        let either = |a: &Option<PathBuf>, b: &Option<PathBuf>| a.clone().or_else(|| b.clone());
+        Self {
+            checkpoints: either(&self.checkpoints, &planned.checkpoints),
+            weights: either(&self.weights, &planned.weights),
+        }
+    }
+
+    /// The same paths from the root on.
+    ///
+    /// # Errors
+    /// If the current folder is unknown.
+    pub(crate) fn absolute(&self) -> std::io::Result<Self> {
+        let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+        Ok(Self {
+            checkpoints: absolute(&self.checkpoints)?,
+            weights: absolute(&self.weights)?,
+        })
+    }
+}
+
+/// Finds models by name.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     checkpoints: Option<PathBuf>,
+    weights: Option<Source>,
 }
 
 impl Shelf {
-    /// A shelf that looks into `checkpoints` first.
+    /// A shelf that looks into these paths first.
     ///
     /// # Errors
-    /// If `checkpoints` is no folder.
-    pub(crate) fn new(checkpoints: Option<&Path>) -> Result<Self> {
-        if let Some(dir) = checkpoints.filter(|dir| !dir.is_dir()) {
+    /// If the folder of models is none, or the target's files are neither a folder nor a GGUF file that can be read.
+    pub(crate) fn new(paths: &ModelPaths) -> Result<Self> {
+        let ModelPaths {
+            checkpoints,
+            weights,
+        } = paths;
+        if let Some(dir) = checkpoints.as_ref().filter(|dir| !dir.is_dir()) {
             bail!("--checkpoints {}: is not a folder", dir.display());
         }
         Ok(Self {
-            checkpoints: checkpoints.map(Path::to_owned),
+            checkpoints: checkpoints.clone(),
+            weights: weights.as_deref().map(weights_of).transpose()?,
         })
+    }
+
+    /// The files of a target.
+    ///
+    /// # Errors
+    /// If `--weights` holds a model of another family.
+    pub(crate) fn target(&self, spec: &TargetSpec) -> Result<Option<Source>> {
+        let Some(source) = &self.weights else {
+            return Ok(self.find(spec.id));
+        };
+        let refused = || format!("--weights {}", source.place());
+        let config = DecoderConfig::load(source).with_context(refused)?;
+        ensure!(
+            config.family.architecture == spec.family.architecture,
+            "--weights {}: is a model of {}, target {:?} is one of {}",
+            source.place(),
+            config.family.architecture,
+            spec.id,
+            spec.family.architecture
+        );
+        Ok(Some(source.clone()))
+    }
+
+    /// Refuses `--weights` for several targets, of which it could be only one.
+    ///
+    /// # Errors
+    /// If it was given and there are several.
+    pub(crate) fn check_targets(&self, ids: &[&str]) -> Result<()> {
+        if let Some(source) = &self.weights {
+            ensure!(
+                ids.len() == 1,
+                "--weights {}: is one target's files, the run has {}: {}; choose one with --targets",
+                source.place(),
+                ids.len(),
+                ids.join(", ")
+            );
+        }
+        Ok(())
     }
 
     /// The model folder of this name.
@@ -89,13 +166,21 @@ impl Shelf {
         let Some(dir) = &self.checkpoints else {
             return Ok(());
         };
-        if !sources.any(|source| matches!(source, Source::Dir(_))) {
+        if !sources.any(|source| matches!(source, Source::Dir(at) if at.starts_with(dir))) {
             bail!(
                 "--checkpoints {}: holds no folder named like a target in use (<target>) or its drafter (<target>-<method>)",
                 dir.display()
             );
         }
         Ok(())
+    }
+}
+
+fn weights_of(path: &Path) -> Result<Source> {
+    let refused = || format!("--weights {}", path.display());
+    match path.is_dir() {
+        true => Ok(Source::Dir(path.to_owned())),
+        false => Ok(Source::Gguf(Gguf::open(path).with_context(refused)?)),
     }
 }
 
@@ -116,11 +201,18 @@ fn embedded(name: &str) -> Option<Source> {
 mod tests {
     use super::*;
 
+    fn shelf(checkpoints: &Path) -> Result<Shelf> {
+        Shelf::new(&ModelPaths {
+            checkpoints: Some(checkpoints.to_owned()),
+            weights: None,
+        })
+    }
+
     #[test]
     fn a_folder_on_disk_hides_the_embedded_one() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("tiny-qwen3")).unwrap();
-        let shelf = Shelf::new(Some(dir.path())).unwrap();
+        let shelf = shelf(dir.path()).unwrap();
         let found = shelf.find("tiny-qwen3").unwrap();
         assert!(matches!(found, Source::Dir(at) if at == dir.path().join("tiny-qwen3")));
         assert!(shelf.find("no-such-model").is_none());
@@ -128,10 +220,10 @@ mod tests {
 
     #[test]
     fn a_checkpoint_folder_must_exist_and_be_of_use() {
-        let err = Shelf::new(Some(Path::new("/no/such"))).unwrap_err();
+        let err = shelf(Path::new("/no/such")).unwrap_err();
         assert_eq!(err.to_string(), "--checkpoints /no/such: is not a folder");
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::new(Some(dir.path())).unwrap();
+        let shelf = shelf(dir.path()).unwrap();
         let inside = Source::Embedded {
             name: "x",
             files: Vec::new(),

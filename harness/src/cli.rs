@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::assets::ModelPaths;
 use crate::data_env::Environment;
 use crate::train::TrainCommand;
 
@@ -309,9 +310,23 @@ pub(crate) struct MachineArgs {
     /// for drafters the folders that `draftbench list` names
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoints: Option<PathBuf>,
+    /// The target's own files, in place of `<target>/` under --checkpoints: a GGUF file or a folder in Hugging Face
+    /// layout. Only with one target
+    #[arg(long, value_name = "PATH")]
+    pub(crate) weights: Option<PathBuf>,
     /// Threads that compute [default: one a core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u32>,
+}
+
+impl MachineArgs {
+    /// Where models lie.
+    pub(crate) fn models(&self) -> ModelPaths {
+        ModelPaths {
+            checkpoints: self.checkpoints.clone(),
+            weights: self.weights.clone(),
+        }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -36,7 +36,7 @@ pub(crate) fn coverage(args: &CoverageArgs) -> Ending {
     if let Some(prompts) = args.prompts {
         plan::at_least_one("--prompts", prompts)?;
     }
-    let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
+    let shelf = Shelf::new(&args.machine.models())?;
     let arm = ArmPlan::parse(&format!("dflash:checkpoint={}", args.checkpoint))?;
     let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
     shelf.check_used(target.sources())?;

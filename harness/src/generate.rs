@@ -31,7 +31,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     plan::at_least_one("--max-new", args.max_new)?;
     let key = SamplingKey::from_str(&args.sampling).context("--sampling")?;
     let arm = ArmPlan::parse(&args.method)?;
-    let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
+    let shelf = Shelf::new(&args.machine.models())?;
     let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
     shelf.check_used(target.sources())?;
     for drafter in &target.drafters {

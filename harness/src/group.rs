@@ -317,7 +317,7 @@ fn unique<'a>(ids: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assets::Shelf;
+    use crate::assets::{ModelPaths, Shelf};
     use crate::matrix;
 
     /// Targets, arms and groups of a matrix over `tiny-qwen3`.
@@ -325,7 +325,7 @@ mod tests {
         let matrix = matrix::parse(text, "m")?.resolve("m")?;
         let keys = ["vanilla", "draft_model", "dflash"];
         let arms: Vec<ArmPlan> = keys.iter().map(|a| ArmPlan::parse(a).unwrap()).collect();
-        let shelf = Shelf::new(None)?;
+        let shelf = Shelf::new(&ModelPaths::default())?;
         let target = crate::arms::target_plan("tiny-qwen3", &arms, &shelf)?;
         let absent = [("qwen3-4b".to_owned(), "no files".to_owned())];
         let names = matrix.blocks.iter().flat_map(|b| &b.suites);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use models::Files;
 
-use crate::assets::Shelf;
+use crate::assets::{ModelPaths, Shelf};
 use crate::output::{Ending, Verdict, say};
 use crate::preset;
 
@@ -13,7 +13,7 @@ use crate::preset;
 /// # Errors
 /// If a suite does not load or standard output is closed.
 pub(crate) fn list() -> Ending {
-    let inside = Shelf::new(None)?;
+    let inside = Shelf::new(&ModelPaths::default())?;
     let mut out = String::from("targets\n");
     for spec in models::TARGETS {
         let files = match spec.files {
@@ -21,7 +21,9 @@ pub(crate) fn list() -> Ending {
             Files::Embedded => {
                 "meant to be inside the binary, but this build has no weights".to_owned()
             }
-            Files::Checkpoint { repository } => format!("--checkpoints, files of {repository}"),
+            Files::Checkpoint { repository } => {
+                format!("--checkpoints or --weights, files of {repository}")
+            }
         };
         out.push_str(&row(spec.id, &format!("{} ({files})", spec.title)));
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use reports::Cell;
 
 use crate::arms::{self, ArmPlan, TargetPlan};
-use crate::assets::Shelf;
+use crate::assets::{ModelPaths, Shelf};
 use crate::cli::{DirArgs, MachineArgs, SelectArgs};
 use crate::data::{self, Cut, Library, Most};
 use crate::engine::Tokens;
@@ -27,8 +27,8 @@ pub(crate) struct Request {
     pub(crate) name: String,
     /// The matrix.
     pub(crate) matrix: Matrix,
-    /// Folder with models.
-    pub(crate) checkpoints: Option<PathBuf>,
+    /// Where models lie.
+    pub(crate) models: ModelPaths,
     /// Folder with public suites.
     pub(crate) data: DirArgs,
     /// What records hold.
@@ -105,7 +105,7 @@ impl Request {
                 None => args.preset.clone(),
             },
             matrix: preset::asked(args)?,
-            checkpoints: args.machine.checkpoints.clone(),
+            models: args.machine.models(),
             data: args.data.dir.clone(),
             tokens: match args.keep_tokens {
                 true => Tokens::Kept,
@@ -125,8 +125,9 @@ impl Request {
 /// # Errors
 /// One that names the first id or flag that is wrong.
 pub(crate) fn resolve(request: Request) -> Result<Plan> {
-    let shelf = Shelf::new(request.checkpoints.as_deref())?;
+    let shelf = Shelf::new(&request.models)?;
     let matrix = &request.matrix;
+    shelf.check_targets(&group::target_ids(matrix))?;
     let mut notes = request.notes.clone();
     let arms = arms(matrix)?;
     let (mut targets, mut absent) = (Vec::new(), Vec::new());
@@ -134,7 +135,9 @@ pub(crate) fn resolve(request: Request) -> Result<Plan> {
         models::target(id)?;
         match arms::target_plan(id, &arms, &shelf) {
             Ok(target) => targets.push(target),
-            Err(err) if request.absent == Absent::Refused => return Err(err),
+            Err(err) if request.absent == Absent::Refused || request.models.weights.is_some() => {
+                return Err(err);
+            }
             Err(err) => absent.push((id.to_owned(), err.to_string())),
         }
     }

@@ -9,6 +9,7 @@ use reports::Cell;
 use serde::{Deserialize, Serialize};
 
 use crate::arms::{DrafterPlan, TargetPlan};
+use crate::assets::ModelPaths;
 use crate::cli::DirArgs;
 use crate::content::{Content, Hashes, sha256_of_json, weight_file_bytes};
 use crate::engine::Tokens;
@@ -36,6 +37,9 @@ pub(crate) struct PlanFile {
     pub(crate) name: String,
     /// The folder of models when the plan was made; `--checkpoints` takes its place.
     pub(crate) checkpoints: Option<PathBuf>,
+    /// The target's own files when the plan was made; `--weights` takes their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) weights: Option<PathBuf>,
     /// The folder of public suites when the plan was made; `--data-dir` takes its place.
     pub(crate) data_dir: Option<PathBuf>,
     /// Whether records hold token ids.
@@ -66,8 +70,8 @@ pub(crate) struct PlannedGroup {
 /// Where this machine has what a plan needs, as far as it was typed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places<'a> {
-    /// Folder with models.
-    pub(crate) checkpoints: Option<&'a Path>,
+    /// Models.
+    pub(crate) models: &'a ModelPaths,
     /// Folder with public suites.
     pub(crate) data: &'a DirArgs,
 }
@@ -121,13 +125,15 @@ impl PlanFile {
             methods: skip.arms.iter().map(key).collect(),
             why: skip.why.clone(),
         });
-        let absolute = |dir: &Option<PathBuf>| dir.as_ref().map(std::path::absolute).transpose();
+        let models = plan.request.models.absolute()?;
+        let data_dir = &plan.request.data.data_dir;
         let mut file = Self {
             schema: SCHEMA,
             sha256: String::new(),
             name: plan.request.name.clone(),
-            checkpoints: absolute(&plan.request.checkpoints)?,
-            data_dir: absolute(&plan.request.data.data_dir)?,
+            checkpoints: models.checkpoints,
+            weights: models.weights,
+            data_dir: data_dir.as_ref().map(std::path::absolute).transpose()?,
             keep_tokens: plan.tokens == Tokens::Kept,
             matrix: plan.request.matrix.clone(),
             groups,
@@ -207,10 +213,10 @@ impl PlanFile {
         let mut plan = plan::resolve(Request {
             name: self.name.clone(),
             matrix: self.matrix.clone(),
-            checkpoints: places
-                .checkpoints
-                .map(Path::to_owned)
-                .or_else(|| self.checkpoints.clone()),
+            models: places.models.or(&ModelPaths {
+                checkpoints: self.checkpoints.clone(),
+                weights: self.weights.clone(),
+            }),
             data: DirArgs {
                 data_dir: (places.data.data_dir.clone()).or_else(|| self.data_dir.clone()),
                 cache: places.data.cache.clone(),

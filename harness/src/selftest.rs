@@ -72,7 +72,7 @@ impl Check {
 pub(crate) fn selftest(args: &SelftestArgs) -> Ending {
     plan::start_threads(&args.machine)?;
     // First, so that bad input is found before anything is printed.
-    let shelf = Shelf::new(args.machine.checkpoints.as_deref())?;
+    let shelf = Shelf::new(&args.machine.models())?;
     let rigs = METHODS.map(|method| Ok((method, Rig::load(&args.target, method, &shelf)?)));
     let rigs = rigs.into_iter().collect::<Result<Vec<_>>>()?;
     let mut n_wrong = 0;

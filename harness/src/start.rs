@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::assets::ModelPaths;
 use crate::cli::RunArgs;
 use crate::data;
 use crate::folder::{self, PLAN, RunFolder};
@@ -80,7 +81,7 @@ pub(crate) fn start(args: &RunArgs, caller: &Caller) -> Result<Start> {
     if args.resume.is_none() {
         folder::check(&out)?;
     }
-    let plan = file.revive(&mine, places(args))?;
+    let plan = file.revive(&mine, places(args, &args.select.machine.models()))?;
     Ok(Start {
         plan,
         file,
@@ -123,7 +124,7 @@ fn resume(args: &RunArgs, dir: &Path, file: PlanFile, before: Value) -> Result<S
     }
     plan::start_threads(&args.select.machine)?;
     let mine = pick(&file, shard);
-    let plan = file.revive(&mine, places(args))?;
+    let plan = file.revive(&mine, places(args, &args.select.machine.models()))?;
     Ok(Start {
         plan,
         file,
@@ -135,9 +136,9 @@ fn resume(args: &RunArgs, dir: &Path, file: PlanFile, before: Value) -> Result<S
     })
 }
 
-fn places(args: &RunArgs) -> Places<'_> {
+fn places<'a>(args: &'a RunArgs, models: &'a ModelPaths) -> Places<'a> {
     Places {
-        checkpoints: args.select.machine.checkpoints.as_deref(),
+        models,
         data: &args.select.data.dir,
     }
 }

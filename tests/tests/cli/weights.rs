@@ -1,0 +1,115 @@
+//! `--weights`: a target's own files.
+
+use std::fs;
+
+use crate::desk::{Desk, fine, text};
+
+const RUN: &str = "--methods vanilla --suites mini-chat --sampling greedy --prompts 2 --max-new 6";
+
+impl Desk {
+    /// Copies a file of random weights into the folder.
+    fn copy_gguf(&self, name: &str) {
+        let from = tests::workspace().join("tests/goldens").join(name);
+        fs::copy(from, self.path(name)).unwrap();
+    }
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
+}
+
+#[test]
+fn a_run_takes_its_target_from_a_gguf_file_and_names_it() {
+    let desk = Desk::new();
+    desk.copy_gguf("tiny-llama.gguf");
+    let args = format!("run --targets tiny-llama --weights tiny-llama.gguf --out out {RUN}");
+    let output = desk.run(&words(&args));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    let told = format!("{out}{err}");
+    assert!(
+        told.contains("weights: tiny-llama tiny-llama.gguf"),
+        "{told}"
+    );
+    let plan = fs::read_to_string(desk.path("out/plan.json")).unwrap();
+    let absolute = desk.path("tiny-llama.gguf");
+    let absolute = absolute.canonicalize().unwrap();
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let stored = fs::canonicalize(plan["weights"].as_str().unwrap()).unwrap();
+    assert_eq!(stored, absolute);
+    let answer =
+        "generate --target tiny-llama --weights tiny-llama.gguf --method vanilla --max-new 4 Hi";
+    assert!(!fine(&desk, answer).is_empty());
+}
+
+#[test]
+fn a_folder_serves_as_weights_too() {
+    let desk = Desk::new();
+    desk.copy_model("tiny-qwen3", "elsewhere");
+    let args = format!("run --targets tiny-qwen3 --weights models/elsewhere --out out {RUN}");
+    fine(&desk, &args);
+}
+
+#[test]
+fn a_plan_holds_the_weights_and_other_weights_are_refused() {
+    let desk = Desk::new();
+    desk.copy_gguf("tiny-llama.gguf");
+    let planned =
+        format!("plan --targets tiny-llama --weights tiny-llama.gguf --out plan.json {RUN}");
+    fine(&desk, &planned);
+    fine(&desk, "run --plan plan.json --shard 1/1 --out out");
+    // The same file by another name is the same content.
+    fs::rename(desk.path("tiny-llama.gguf"), desk.path("moved.gguf")).unwrap();
+    desk.refuses_in_a_line(
+        &words("run --plan plan.json --out other"),
+        &["--weights ", "tiny-llama.gguf", "cannot read"],
+    );
+    fine(
+        &desk,
+        "run --plan plan.json --weights moved.gguf --out other",
+    );
+    // One weight of the last tensor.
+    let mut bytes = fs::read(desk.path("moved.gguf")).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(desk.path("changed.gguf"), bytes).unwrap();
+    desk.refuses_in_a_line(
+        &words("run --resume out --weights changed.gguf"),
+        &["no longer what was planned", "target_sha256 was "],
+    );
+    fine(&desk, "run --resume out --weights moved.gguf");
+}
+
+#[test]
+fn weights_that_cannot_be_the_targets_are_refused() {
+    let desk = Desk::new();
+    desk.copy_gguf("tiny-llama.gguf");
+    let refuses = |args: &str, texts: &[&str]| {
+        desk.refuses_in_a_line(&words(&format!("{args} --weights tiny-llama.gguf")), texts);
+    };
+    refuses(
+        "run --targets tiny-llama,tiny-qwen3 --out out",
+        &[
+            "--weights tiny-llama.gguf: is one target's files, the run has 2: tiny-llama, tiny-qwen3",
+        ],
+    );
+    let family =
+        ["is a model of LlamaForCausalLM, target \"tiny-qwen3\" is one of Qwen3ForCausalLM"];
+    refuses("run --out out", &family);
+    refuses("plan", &family);
+    refuses("selftest", &family);
+    refuses("generate Hi", &family);
+    refuses("analyse coverage", &family);
+    fs::write(desk.path("bad.gguf"), "GGUF").unwrap();
+    desk.refuses_in_a_line(
+        &words("run --weights bad.gguf --out out"),
+        &[
+            "--weights bad.gguf",
+            "is not a whole GGUF file",
+            "fetch it again",
+        ],
+    );
+    desk.refuses_in_a_line(
+        &words("run --weights none.gguf --out out"),
+        &["--weights none.gguf", "cannot read none.gguf"],
+    );
+}
