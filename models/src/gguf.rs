@@ -36,6 +36,8 @@ const DTYPES: [(GgmlDType, &str); 6] = [
 pub(crate) const DTYPE_NAMES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1";
 const EMBEDDING: &str = "token_embd.weight";
 const HEAD: &str = "output.weight";
+/// Divisors of the rotary frequencies, as Llama 3.1 has them; the numbers they were computed from are in no key.
+const SCALED_ROPE: &str = "rope_freqs.weight";
 
 /// Names outside of layers: GGUF's, then Hugging Face's.
 const OUTER: [(&str, &str); 3] = [
@@ -141,6 +143,14 @@ impl Gguf {
         let prefix = format!("{}.", architecture.id);
         let mut own = Fields::of(label.clone(), &prefix, keys_below(&metadata, &prefix));
         let shape = config::Shape::read(&mut own, architecture)?;
+        if infos.contains_key(SCALED_ROPE) {
+            return Err(LoadError::Unsupported {
+                file: label,
+                key: SCALED_ROPE.into(),
+                got: "a table of scaled rotary angles".into(),
+                supported: "none; use the model's safetensors checkpoint".into(),
+            });
+        }
         let Some(embedding) = infos.get(EMBEDDING) else {
             return Err(LoadError::MissingTensor {
                 file: label,

@@ -240,6 +240,7 @@ fn what_is_not_supported_is_named_with_what_is() {
     let model = |bytes| replaced(bytes, b"gpt2", b"t5xx");
     let eps = b"llama.attention.layer_norm_rms_epsilon";
     let swapped = |bytes| replaced(bytes, eps, b"llama.attention.layer_norm_rms_epsiXon");
+    let scaled = |bytes| replaced(bytes, b"token_embd.weight", b"rope_freqs.weight");
     let layers = |bytes: Vec<u8>| {
         let key = b"llama.block_count\x04\0\0\0";
         replaced(
@@ -270,6 +271,13 @@ fn what_is_not_supported_is_named_with_what_is() {
         (
             refusal(swapped),
             ["llama.attention.layer_norm_rms_epsilon", "is missing"],
+        ),
+        (
+            refusal(scaled),
+            [
+                "rope_freqs.weight",
+                "use the model's safetensors checkpoint",
+            ],
         ),
         (
             refusal(layers),
