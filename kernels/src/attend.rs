@@ -166,10 +166,10 @@ impl CustomOp3 for Attend {
         let (k, v) = (slice_f32(OP, k, k_at)?, slice_f32(OP, v, v_at)?);
         let Heads { query, kv, d } = self.heads;
         let mut out = vec![0.0; q.len()];
-        let runs = kernel::runs(&self.visible);
-        // An exponential takes about three nanoseconds, and about 32 columns of the products one.
+        let runs = kernel::runs(&self.visible, kv, rayon::current_num_threads());
+        // An exponential takes about half a nanosecond, and so do 32 columns of the products.
         let n_scores: usize = self.visible.iter().map(|seen| seen.len() * query).sum();
-        let cost_ns = n_scores * (3 + d / 16);
+        let cost_ns = n_scores * (1 + d / 16) / 2;
         let to = MutPtr(out.as_mut_ptr());
         parallel::for_ranges(runs.len() * kv, 1, cost_ns, |units| {
             self.isa.run(Units {

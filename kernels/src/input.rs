@@ -1,6 +1,6 @@
 //! What every op asks of its inputs.
 
-use candle_core::{CpuStorage, DType, Layout, Result, Tensor, bail};
+use candle_core::{CpuStorage, DType, Layout, Result, Tensor, WithDType, bail};
 
 /// `t` laid out row by row, copied only if it is not already; an error names `op` and the argument `name`.
 pub(crate) fn dense_f32(op: &str, name: &str, t: &Tensor) -> Result<Tensor> {
@@ -41,8 +41,17 @@ pub(crate) fn slice_f32<'a>(
     storage: &'a CpuStorage,
     layout: &Layout,
 ) -> Result<&'a [f32]> {
+    slice(op, storage, layout)
+}
+
+/// The elements of a contiguous CPU tensor of one type, start offset applied.
+pub(crate) fn slice<'a, T: WithDType>(
+    op: &str,
+    storage: &'a CpuStorage,
+    layout: &Layout,
+) -> Result<&'a [T]> {
     let Some((start, end)) = layout.contiguous_offsets() else {
         bail!("{op}: an input is not contiguous");
     };
-    Ok(&storage.as_slice::<f32>()?[start..end])
+    Ok(&storage.as_slice::<T>()?[start..end])
 }

@@ -8,6 +8,7 @@
 //!
 //! None of the ops has a backward pass; asking for one is candle's `BackwardNotSupported` error, not a silent zero.
 
+mod add;
 mod attend;
 mod exp;
 mod input;
@@ -15,6 +16,7 @@ mod linear;
 mod log_sum_exp;
 mod pairs;
 mod parallel;
+mod pool;
 pub mod reference;
 mod rms_norm;
 mod rope;
@@ -26,9 +28,10 @@ mod swiglu;
 mod testing;
 mod tile;
 
+pub use add::add;
 pub use attend::{Visible, attend};
 pub use exp::exp;
-pub use linear::linear;
+pub use linear::{linear, linear_split};
 pub use log_sum_exp::log_sum_exp_rows;
 pub use pairs::{PairNet, PairWeights, pair_scores};
 pub use rms_norm::rms_norm;

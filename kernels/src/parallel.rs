@@ -1,8 +1,10 @@
-//! Splitting work over rayon's threads when it is large enough to pay for waking them.
+//! Splitting work over threads when it is large enough to pay for waking them.
 #![allow(unsafe_code, reason = "threads write disjoint parts of one slice")]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::pool;
 
 /// How many pieces each thread should find, so that a thread that is held up does not hold up the call.
 const PIECES_PER_THREAD: usize = 4;
@@ -35,13 +37,7 @@ pub(crate) fn for_ranges(
             work(start..(start + piece).min(n));
         }
     };
-    // The calling thread works too, whether or not it is one of rayon's.
-    rayon::in_place_scope(|scope| {
-        for _ in 1..threads.min(n_grains) {
-            scope.spawn(|_| take_pieces());
-        }
-        take_pieces();
-    });
+    pool::together(threads.min(n_grains), &take_pieces);
 }
 
 /// Calls `work` with runs of whole chunks of `values`, each `chunk_len` long but for the last one of all, and with the
@@ -86,6 +82,5 @@ impl<T> MutPtr<T> {
     }
 }
 
-/// Waking a thread and waiting for it costs about 7 microseconds, so two threads gain from about 15 on; the rest keeps
-/// the loss small where the second core has other work.
-const WORTH_SPLITTING_NS: usize = 50_000;
+/// A helper that is awake comes within a microsecond, one that sleeps within about seven.
+const WORTH_SPLITTING_NS: usize = 10_000;

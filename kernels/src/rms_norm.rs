@@ -95,7 +95,7 @@ impl Kernel for Rows<'_> {
         for row in self.rows.chunks_exact_mut(self.w.len()) {
             let at = row.as_ptr();
             // SAFETY: every pointer is the start of the row.
-            let [[squares]] = unsafe { dots(simd, [at], [at], row.len()) };
+            let [[squares]] = unsafe { dots(simd, [at], [at], row.len(), 0) };
             let scale = 1.0 / (squares / row.len() as f32 + self.eps).sqrt();
             for (value, weight) in row.iter_mut().zip(self.w) {
                 *value = *value * scale * weight;

@@ -8,6 +8,8 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use half::bf16;
+
 pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
@@ -34,6 +36,14 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `count` values must be readable at `from`.
     unsafe fn load_first(self, from: *const f32, count: usize) -> Self::Vector;
+    /// `WIDTH` values of bf16 as f32, in their order.
+    ///
+    /// # Safety
+    /// `WIDTH` values must be readable at `from`.
+    unsafe fn load_bf16(self, from: *const bf16) -> Self::Vector;
+    /// Asks for a cache line that will be read soon; any address will do.
+    #[inline(always)]
+    fn fetch(self, _line: *const u8) {}
     /// # Safety
     /// `WIDTH` values must be writable at `to`.
     unsafe fn store(self, to: *mut f32, vector: Self::Vector);

@@ -2,8 +2,10 @@
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
+use crate::exp::silu;
 use crate::input::{dense_f32, slice_f32};
 use crate::parallel;
+use crate::simd::{Isa, Kernel, Simd};
 
 const OP: &str = "swiglu";
 
@@ -14,7 +16,7 @@ const OP: &str = "swiglu";
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     check(gate, up)?;
     let (gate, up) = (dense_f32(OP, "gate", gate)?, dense_f32(OP, "up", up)?);
-    gate.apply_op2(&up, SwiGlu)
+    gate.apply_op2(&up, SwiGlu { isa: Isa::detect() })
 }
 
 pub(crate) fn check(gate: &Tensor, up: &Tensor) -> Result<()> {
@@ -31,7 +33,9 @@ pub(crate) fn check(gate: &Tensor, up: &Tensor) -> Result<()> {
 /// Values that one thread takes at a time.
 const PIECE: usize = 1024;
 
-struct SwiGlu;
+struct SwiGlu {
+    isa: Isa,
+}
 
 impl CustomOp2 for SwiGlu {
     fn name(&self) -> &'static str {
@@ -47,14 +51,31 @@ impl CustomOp2 for SwiGlu {
     ) -> Result<(CpuStorage, Shape)> {
         let (gate, up) = (slice_f32(OP, gate, gate_at)?, slice_f32(OP, up, up_at)?);
         let mut out = gate.to_vec();
-        // The exponential takes most of about three nanoseconds.
-        parallel::for_chunks(&mut out, PIECE, 3 * gate.len(), |first, piece| {
-            let up = &up[first * PIECE..];
-            for (value, up) in piece.iter_mut().zip(up) {
-                *value = *value / (1.0 + (-*value).exp()) * up;
-            }
+        // About half a nanosecond each with 16 lanes.
+        parallel::for_chunks(&mut out, PIECE, gate.len() / 2, |first, piece| {
+            self.isa.run(Piece {
+                gate: piece,
+                up: &up[first * PIECE..],
+            });
         });
         Ok((CpuStorage::F32(out), gate_at.shape().clone()))
+    }
+}
+
+/// Some values of the gate, which become results.
+struct Piece<'a> {
+    gate: &'a mut [f32],
+    up: &'a [f32],
+}
+
+impl Kernel for Piece<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for (value, up) in self.gate.iter_mut().zip(self.up) {
+            *value = silu(*value) * up;
+        }
     }
 }
 
@@ -77,10 +98,10 @@ mod tests {
                 let up = random(&[7, 333], 2, dev)?;
                 let want = reference::swiglu(&gate, &up)?;
                 let sizes = values(&want)?;
-                // Exponential (two), sum, division, product and the rounding of the reference. Where the exponential
+                // Exponential (six), sum, division, product and the rounding of the reference. Where the exponential
                 // of -gate overflows, below -88.7, the result is zero instead of at most 89 / f32::MAX.
                 assert_within(&swiglu(&gate, &up)?, &want, |i| {
-                    6.0 * ROUNDING * f64::from(sizes[i].abs()) + 89.0 / f64::from(f32::MAX)
+                    10.0 * ROUNDING * f64::from(sizes[i].abs()) + 89.0 / f64::from(f32::MAX)
                 })?;
             }
             Ok(())

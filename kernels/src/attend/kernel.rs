@@ -1,6 +1,6 @@
 //! The fast path of attention: scores in register tiles, then one exponential each, then the weighted mean.
 //!
-//! Rows of one sequence mostly see the same prefix, so up to [`RUN_ROWS`] of them pass over it together, each query
+//! Rows of one sequence mostly see the same prefix, so a few of them pass over it together, each query
 //! head with sums of its own; the rest of what a row sees it passes over alone. Neither changes the order in which a
 //! query head sums, and a sum that is put down in between is taken up again unrounded.
 #![allow(unsafe_code, reason = "reads and writes rows through pointers")]
@@ -12,21 +12,32 @@
 use std::ops::Range;
 
 use super::{Attend, Visible};
+use crate::exp::exp;
 use crate::parallel::MutPtr;
 use crate::simd::{Kernel, Simd};
 use crate::tile::dots;
 
 /// The most rows that pass over their common prefix together.
 const RUN_ROWS: usize = 8;
+/// The most where longer runs would leave threads without work.
+const SHORT_RUN_ROWS: usize = 4;
+/// Units that each thread should find.
+const UNITS_PER_THREAD: usize = 2;
 
-/// Splits the rows into runs of neighbours that start at the same cache row.
-pub(super) fn runs(visible: &[Visible]) -> Vec<Range<usize>> {
+/// Splits the rows into runs of neighbours that start at the same cache row, for `kv` key/value heads.
+pub(super) fn runs(visible: &[Visible], kv: usize, threads: usize) -> Vec<Range<usize>> {
+    let long = runs_of(visible, RUN_ROWS);
+    match long.len() * kv < UNITS_PER_THREAD * threads {
+        true => runs_of(visible, SHORT_RUN_ROWS),
+        false => long,
+    }
+}
+
+fn runs_of(visible: &[Visible], most: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (row, seen) in visible.iter().enumerate() {
         match runs.last_mut() {
-            Some(run) if visible[run.start].start == seen.start && run.len() < RUN_ROWS => {
-                run.end += 1
-            }
+            Some(run) if visible[run.start].start == seen.start && run.len() < most => run.end += 1,
             _ => runs.push(row..row + 1),
         }
     }
@@ -184,7 +195,7 @@ fn score_tile<S: Simd, const A: usize>(
             rows[c] = k.row(seen.row(place + c.min(count - 1))).as_ptr();
         }
         // SAFETY: every pointer was made from a slice of `d` values.
-        let products = unsafe { dots(simd, q, rows, k.d) };
+        let products = unsafe { dots(simd, q, rows, k.d, 0) };
         for a in 0..A {
             let to = &mut scores[queries[a].weights + place..][..count];
             to.copy_from_slice(&products[a][..count]);
@@ -201,21 +212,30 @@ fn softmax(scores: &mut [f32], scale: f32) {
         *score *= scale;
     }
     let max = max(scores);
-    let mut total = 0.0;
-    for score in scores.iter_mut() {
-        *score = (*score - max).exp();
-        total += *score;
+    let mut totals = [0.0; LANES];
+    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            chunk[lane] = exp(chunk[lane] - max);
+            totals[lane] += chunk[lane];
+        }
     }
-    let inverse = 1.0 / total;
+    for (score, total) in rest.iter_mut().zip(&mut totals) {
+        *score = exp(*score - max);
+        *total += *score;
+    }
+    let inverse = 1.0 / totals.iter().sum::<f32>();
     for score in scores {
         *score *= inverse;
     }
 }
 
-/// The largest value, NaN aside. In lanes, since one maximum waiting for the other would take longer than the rest.
+/// Sums and maxima run in so many lanes, since one operation waiting for the other would take longer than the rest.
+const LANES: usize = 32;
+
+/// The largest value, NaN aside.
 #[inline(always)]
 fn max(values: &[f32]) -> f32 {
-    const LANES: usize = 32;
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();

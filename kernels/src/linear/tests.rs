@@ -1,6 +1,6 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 
-use super::{Linear, linear, shape};
+use super::{LinearShape, apply, linear, linear_split, shape};
 use crate::reference;
 use crate::simd::Isa;
 use crate::testing::{
@@ -8,13 +8,8 @@ use crate::testing::{
 };
 
 fn linear_on(isa: Isa, x: &Tensor, w: &Tensor) -> Result<Tensor> {
-    x.apply_op2_no_bwd(
-        w,
-        &Linear {
-            isa,
-            shape: shape(x, w)?,
-        },
-    )
+    let LinearShape { n, o, .. } = shape(x, w)?;
+    apply(isa, x, w, &[o])?.reshape((n, o))
 }
 
 /// K products summed in any order are off by at most K roundings of the sum of their magnitudes; one more rounds the
@@ -80,6 +75,51 @@ fn a_row_has_the_same_bits_in_a_batch_of_any_size() {
             }
             Ok(())
         });
+    }
+}
+
+#[test]
+fn bf16_weights_give_the_bits_of_f32_weights_of_the_same_values() {
+    on_every_path(|isa| {
+        for (k, o) in [(1, 3), (17, 5), (67, 37), (192, 640)] {
+            let w = random(&[o, k], 15, &Device::Cpu)?.to_dtype(DType::BF16)?;
+            let wide = w.to_dtype(DType::F32)?;
+            for n in [1, 2, 5, 8, 13, 33] {
+                let x = random(&[n, k], 16, &Device::Cpu)?;
+                let got = bits(&linear_on(isa, &x, &w)?)?;
+                assert!(
+                    got == bits(&linear_on(isa, &x, &wide)?)?,
+                    "{isa:?}, {n} rows of {k} to {o}"
+                );
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn parts_are_the_columns_of_the_whole() {
+    let widths = [37, 1, 24, 578];
+    for dtype in [DType::F32, DType::BF16] {
+        let w = random(&[640, 67], 17, &Device::Cpu)
+            .unwrap()
+            .to_dtype(dtype)
+            .unwrap();
+        for n in [1, 3, 11] {
+            let x = random(&[n, 67], 18, &Device::Cpu).unwrap();
+            let whole = linear(&x, &w).unwrap();
+            let mut start = 0;
+            for (part, width) in linear_split(&x, &w, &widths).unwrap().iter().zip(widths) {
+                assert!(part.is_contiguous() && part.dims() == [n, width]);
+                let want = whole.narrow(1, start, width).unwrap();
+                assert_eq!(bits(part).unwrap(), bits(&want).unwrap());
+                start += width;
+            }
+        }
+        assert_refused(
+            linear_split(&random(&[1, 67], 19, &Device::Cpu).unwrap(), &w, &[600, 41]),
+            "widths [600, 41] do not add up to the 640 rows of w",
+        );
     }
 }
 
@@ -161,10 +201,10 @@ fn inputs_that_do_not_fit_are_refused_by_name() {
             linear(&make(&[2, 4])?, &make(&[3, 4, 1])?),
             "linear: w has shape [3, 4, 1]",
         );
-        let halves = make(&[3, 4])?.to_dtype(DType::BF16)?;
+        let halves = make(&[3, 4])?.to_dtype(DType::F16)?;
         assert_refused(
             linear(&make(&[2, 4])?, &halves),
-            "linear: w is BF16, must be f32",
+            "linear: w is F16, must be f32 or bf16",
         );
         Ok(())
     });

@@ -1,5 +1,7 @@
 //! Four lanes in plain Rust, for machines without a path of their own.
 
+use half::bf16;
+
 use super::Simd;
 
 /// Needs nothing of the machine. The compiler turns the four lanes into whatever vectors the target has.
@@ -41,6 +43,13 @@ impl Simd for Portable {
             *value = unsafe { from.add(lane).read() };
         }
         lanes
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> [f32; 4] {
+        // SAFETY: the caller vouches for four values.
+        let values = unsafe { from.cast::<[bf16; 4]>().read_unaligned() };
+        values.map(|value| f32::from_bits(u32::from(value.to_bits()) << 16))
     }
 
     #[inline(always)]

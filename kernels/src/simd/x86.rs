@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use half::bf16;
+
 use super::{Kernel, Simd};
 
 /// Proof that the machine has AVX2 and FMA: only [`Avx2::detect`] makes one.
@@ -111,6 +113,21 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> __m256 {
+        // SAFETY: the token proves AVX2, the caller vouches for eight values of two bytes.
+        unsafe {
+            let values = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(values))
+        }
+    }
+
+    #[inline(always)]
+    fn fetch(self, line: *const u8) {
+        // SAFETY: a prefetch reads nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32, vector: __m256) {
         // SAFETY: the token proves AVX2, the caller vouches for room for eight values.
         unsafe { _mm256_storeu_ps(to, vector) }
@@ -178,6 +195,21 @@ impl Simd for Avx512 {
     unsafe fn load_first(self, from: *const f32, count: usize) -> __m512 {
         // SAFETY: the token proves AVX-512F, the caller vouches for the values that the mask lets through.
         unsafe { _mm512_maskz_loadu_ps((1u16 << count) - 1, from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> __m512 {
+        // SAFETY: the token proves AVX-512F, the caller vouches for 16 values of two bytes.
+        unsafe {
+            let values = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(values))
+        }
+    }
+
+    #[inline(always)]
+    fn fetch(self, line: *const u8) {
+        // SAFETY: a prefetch reads nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 
     #[inline(always)]
