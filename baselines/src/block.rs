@@ -67,7 +67,7 @@ pub(crate) fn load_block<H: BlockHead>(
 ) -> crate::Result<BlockDrafter<H>> {
     let source = load.files(method)?;
     let (config, head) = TrunkConfig::load_with(source, H::config)?;
-    let mut weights = Weights::open(source)?;
+    let mut weights = Weights::open(source)?.kept_as(load.precision);
     let head = H::load(head, &config, &mut weights, load)?;
     let gamma = load.gamma(config.gamma())?;
     let trunk = Trunk::load(load, source, config, &mut weights)?;

@@ -53,6 +53,7 @@ impl DraftModel {
         let options = DecoderOptions {
             slots: load.slots,
             capacity: load.capacity,
+            precision: load.precision,
         };
         let model = Decoder::load(source, options)?;
         if model.vocab() != load.target.vocab {

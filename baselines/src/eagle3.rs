@@ -67,7 +67,7 @@ impl Eagle3 {
         config.taps = Some(config.taps_in(&file, load.target.n_layers)?);
         options::read_theta(load.options, &mut config)?;
         let drafting = Drafting::read(load, config.draft_vocab)?;
-        let weights = Weights::open(source)?;
+        let weights = Weights::open(source)?.kept_as(load.precision);
         Self::new(config, weights, drafting, (load.slots, load.capacity))
     }
 

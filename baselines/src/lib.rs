@@ -78,6 +78,8 @@ pub struct Load<'a> {
     pub slots: usize,
     /// Positions a slot holds, one verify pass included.
     pub capacity: usize,
+    /// How weight matrices are kept in memory.
+    pub precision: models::Precision,
     /// Most draft tokens a round; `None` is the method's own choice. A block method still runs its trained block
     /// and hands on the first ones.
     pub max_draft: Option<usize>,

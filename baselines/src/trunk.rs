@@ -62,7 +62,7 @@ impl Trunk {
         // Copies of the target's own tables, in DeepSpec checkpoints.
         weights.ignore("embed_tokens.weight");
         weights.ignore("lm_head.weight");
-        let fc = weights.take("fc.weight", &[hidden, config.taps.len() * hidden])?;
+        let fc = weights.take_matrix("fc.weight", [hidden, config.taps.len() * hidden])?;
         let hidden_norm = weights.take("hidden_norm.weight", &[hidden])?;
         let norm = weights.take("norm.weight", &[hidden])?;
         let layers = (0..config.n_layers)

@@ -157,14 +157,22 @@ impl Bench {
             target.spec.id,
             config.max_positions
         );
-        let decoder = Decoder::load(&target.source, DecoderOptions { slots: 1, capacity })
-            .with_context(|| format!("target {}", target.spec.id))?;
+        let decoder = Decoder::load(
+            &target.source,
+            DecoderOptions {
+                slots: 1,
+                capacity,
+                precision: models::Precision::F32,
+            },
+        )
+        .with_context(|| format!("target {}", target.spec.id))?;
         let facts = stage::facts(target, &decoder);
         let drafter = DFlash::load(&Load {
             source,
             target: &facts,
             slots: 1,
             capacity,
+            precision: models::Precision::F32,
             max_draft: None,
             options: &Options::default(),
         })

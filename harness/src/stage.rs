@@ -171,6 +171,7 @@ pub(crate) fn load(
     let room = DecoderOptions {
         slots: slots.iter().copied().max().unwrap_or(1),
         capacity,
+        precision: models::Precision::F32,
     };
     let decoder = Decoder::load(&target.source, room)
         .with_context(|| format!("target {}", target.spec.id))?;
@@ -191,6 +192,7 @@ pub(crate) fn load(
             target: &facts,
             slots: *slots,
             capacity,
+            precision: models::Precision::F32,
             max_draft: plan.max_draft,
             options: &plan.arm.options,
         };

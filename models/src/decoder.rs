@@ -9,18 +9,20 @@ use crate::error::{self, LoadError};
 use crate::layer::{CacheAt, Layer};
 use crate::rope::Rope;
 use crate::source::Source;
-use crate::weights::Weights;
+use crate::weights::{Precision, Weights};
 
-/// How much cache a decoder gets.
+/// How much cache a decoder gets, and how it keeps its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecoderOptions {
     /// Sequences at once.
     pub slots: usize,
     /// Positions a slot, at most what the model was trained for.
     pub capacity: usize,
+    /// How [`Decoder::load`] keeps weight matrices.
+    pub precision: Precision,
 }
 
-/// A causal language model with a cache of fixed size, computing in f32.
+/// A causal language model with a cache of fixed size. Activations and sums are f32.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
@@ -39,7 +41,8 @@ impl Decoder {
     /// If a file is unreadable or does not describe one of the known families.
     pub fn load(source: &Source, options: DecoderOptions) -> error::Result<Self> {
         let config = DecoderConfig::load(source)?;
-        Self::new(config, Weights::open(source)?, options)
+        let weights = Weights::open(source)?.kept_as(options.precision);
+        Self::new(config, weights, options)
     }
 
     /// Builds a decoder from its parts.
@@ -65,9 +68,9 @@ impl Decoder {
             width: config.n_kv_heads * config.head_dim,
         })?;
         let table = [config.vocab, config.hidden];
-        let embedding = weights.take("model.embed_tokens.weight", &table)?;
+        let embedding = weights.take_matrix("model.embed_tokens.weight", table)?;
         let head = match config.head {
-            HeadKind::Own => weights.take("lm_head.weight", &table)?,
+            HeadKind::Own => weights.take_matrix("lm_head.weight", table)?,
             HeadKind::Tied => {
                 weights.ignore("lm_head.weight");
                 embedding.clone()
@@ -129,7 +132,7 @@ impl TokenIo for Decoder {
             Some(id) => Err(Error::Model(format!(
                 "token {id} is unknown, the vocabulary is 0..{known}"
             ))),
-            None => Ok(self.embedding.index_select(ids, 0)?),
+            None => Ok(self.embedding.index_select(ids, 0)?.to_dtype(DType::F32)?),
         }
     }
 

@@ -28,6 +28,14 @@ pub struct AttentionDims {
     pub qk_norm: QkNorm,
 }
 
+impl AttentionDims {
+    /// Widths of queries, keys and values.
+    fn widths(&self) -> [usize; 3] {
+        let kv = self.n_kv_heads * self.head_dim;
+        [self.n_heads * self.head_dim, kv, kv]
+    }
+}
+
 /// Sizes of one decoder layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerDims {
@@ -41,9 +49,8 @@ pub struct LayerDims {
 #[derive(Debug)]
 pub struct Attention {
     dims: AttentionDims,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    /// Rows of the queries, keys and values, stacked: `[Hq * D + 2 * Hkv * D, input]`.
+    qkv: Tensor,
     o: Tensor,
     /// Weights of the query norm and the key norm.
     norms: Option<(Tensor, Tensor)>,
@@ -55,35 +62,23 @@ impl Attention {
     /// # Errors
     /// If a tensor is missing or has another shape.
     pub fn load(weights: &mut Weights, prefix: &str, dims: AttentionDims) -> error::Result<Self> {
-        let mut take =
-            |name: &str, shape: &[usize]| weights.take(&format!("{prefix}{name}.weight"), shape);
-        let (q, kv) = (
-            dims.n_heads * dims.head_dim,
-            dims.n_kv_heads * dims.head_dim,
-        );
+        let [q, kv, _] = dims.widths();
+        let mut take = |name: &str, rows: usize| {
+            weights.take_matrix(&format!("{prefix}{name}_proj.weight"), [rows, dims.input])
+        };
+        let qkv = Tensor::cat(&[take("q", q)?, take("k", kv)?, take("v", kv)?], 0)?;
+        let o = weights.take_matrix(&format!("{prefix}o_proj.weight"), [dims.hidden, q])?;
+        let mut norm =
+            |name: &str| weights.take(&format!("{prefix}{name}_norm.weight"), &[dims.head_dim]);
         Ok(Self {
             dims,
-            q: take("q_proj", &[q, dims.input])?,
-            k: take("k_proj", &[kv, dims.input])?,
-            v: take("v_proj", &[kv, dims.input])?,
-            o: take("o_proj", &[dims.hidden, q])?,
+            qkv,
+            o,
             norms: match dims.qk_norm {
                 QkNorm::Off => None,
-                QkNorm::PerHead => Some((
-                    take("q_norm", &[dims.head_dim])?,
-                    take("k_norm", &[dims.head_dim])?,
-                )),
+                QkNorm::PerHead => Some((norm("q")?, norm("k")?)),
             },
         })
-    }
-
-    /// Queries of `x` `[N, input]`, normalised and rotated: `[N, Hq, D]`.
-    ///
-    /// # Errors
-    /// If shapes do not fit or a position is beyond the table.
-    pub fn project_q(&self, x: &Tensor, positions: &[u32], rope: &Rope) -> Result<Tensor> {
-        let norm = self.norms.as_ref().map(|(q_norm, _)| q_norm);
-        self.rotated(&kernels::linear(x, &self.q)?, norm, positions, rope)
     }
 
     /// Keys (normalised and rotated) and values of `x` `[N, input]`: both `[N, Hkv * D]`, as the cache keeps them.
@@ -96,9 +91,15 @@ impl Attention {
         positions: &[u32],
         rope: &Rope,
     ) -> Result<(Tensor, Tensor)> {
+        let [q, kv, _] = self.dims.widths();
+        let rows = self.qkv.narrow(0, q, 2 * kv)?;
+        let parts = kernels::linear_split(x, &rows, &[kv, kv])?;
+        Ok((self.keys(&parts[0], positions, rope)?, parts[1].clone()))
+    }
+
+    fn keys(&self, k: &Tensor, positions: &[u32], rope: &Rope) -> Result<Tensor> {
         let norm = self.norms.as_ref().map(|(_, k_norm)| k_norm);
-        let k = self.rotated(&kernels::linear(x, &self.k)?, norm, positions, rope)?;
-        Ok((k.flatten_from(1)?, kernels::linear(x, &self.v)?))
+        self.rotated(k, norm, positions, rope)?.flatten_from(1)
     }
 
     /// Writes the rows' keys and values to the planned cache rows, then lets each row see what the plan says.
@@ -108,9 +109,11 @@ impl Attention {
     /// If shapes do not fit or a planned row is outside the cache.
     pub fn forward(&self, x: &Tensor, at: &mut CacheAt<'_>) -> Result<Tensor> {
         let positions = &at.plan.positions;
-        let (k, v) = self.project_kv(x, positions, at.rope)?;
-        at.cache.append(at.layer, &k, &v, &at.plan.dst)?;
-        let q = self.project_q(x, positions, at.rope)?;
+        let parts = kernels::linear_split(x, &self.qkv, &self.dims.widths())?;
+        let k = self.keys(&parts[1], positions, at.rope)?;
+        at.cache.append(at.layer, &k, &parts[2], &at.plan.dst)?;
+        let norm = self.norms.as_ref().map(|(q_norm, _)| q_norm);
+        let q = self.rotated(&parts[0], norm, positions, at.rope)?;
         let (k, v) = at.cache.tensors(at.layer);
         let scale = 1.0 / (self.dims.head_dim as f32).sqrt();
         let mixed = kernels::attend(&q, k, v, &at.plan.visible, scale)?;
@@ -182,9 +185,9 @@ impl Layer {
     /// If shapes do not fit or a planned row is outside the cache.
     pub fn forward(&self, x: &Tensor, at: &mut CacheAt<'_>) -> Result<Tensor> {
         let normed = kernels::rms_norm(x, &self.input_norm, self.rms_eps)?;
-        let x = (x + self.attention.forward(&normed, at)?)?;
+        let x = kernels::add(x, &self.attention.forward(&normed, at)?)?;
         let normed = kernels::rms_norm(&x, &self.mlp_norm, self.rms_eps)?;
-        &x + self.mlp.forward(&normed)?
+        kernels::add(&x, &self.mlp.forward(&normed)?)
     }
 
     /// The attention block, for drafters that write keys and values of other rows than those they feed.

@@ -28,4 +28,4 @@ pub use mlp::{ExpertWeights, Experts, Gated, Mlp, MlpDims};
 pub use rope::{Rope, RopeConfig};
 pub use source::Source;
 pub use spec::{FAMILIES, Family, Files, MlpKind, QkNorm, RopeKind, TARGETS, TargetSpec, target};
-pub use weights::Weights;
+pub use weights::{Precision, Weights};

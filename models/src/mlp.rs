@@ -47,8 +47,8 @@ pub enum Mlp {
 /// `down(silu(gate x) * up x)`, without biases.
 #[derive(Debug)]
 pub struct Gated {
-    gate: Tensor,
-    up: Tensor,
+    /// Rows of gate and up, stacked: `[2 * I, H]`.
+    gate_up: Tensor,
     down: Tensor,
 }
 
@@ -115,19 +115,19 @@ impl Gated {
         intermediate: usize,
     ) -> error::Result<Self> {
         let mut take = |name: &str, shape: [usize; 2]| {
-            weights.take(&format!("{prefix}{name}_proj.weight"), &shape)
+            weights.take_matrix(&format!("{prefix}{name}_proj.weight"), shape)
         };
+        let inner = [intermediate, hidden];
         Ok(Self {
-            gate: take("gate", [intermediate, hidden])?,
-            up: take("up", [intermediate, hidden])?,
+            gate_up: Tensor::cat(&[take("gate", inner)?, take("up", inner)?], 0)?,
             down: take("down", [hidden, intermediate])?,
         })
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let gate = kernels::linear(x, &self.gate)?;
-        let up = kernels::linear(x, &self.up)?;
-        kernels::linear(&kernels::swiglu(&gate, &up)?, &self.down)
+        let inner = self.gate_up.dim(0)? / 2;
+        let parts = kernels::linear_split(x, &self.gate_up, &[inner, inner])?;
+        kernels::linear(&kernels::swiglu(&parts[0], &parts[1])?, &self.down)
     }
 }
 

@@ -254,6 +254,7 @@ fn load(source: &Source) -> Result<Decoder, LoadError> {
     let options = DecoderOptions {
         slots: 1,
         capacity: CAPACITY,
+        precision: models::Precision::F32,
     };
     Decoder::load(source, options)
 }
@@ -470,7 +471,16 @@ fn a_cache_longer_than_the_model_or_empty_is_refused() {
     ] {
         let config = parse(&config("LlamaForCausalLM"));
         let weights = Weights::from_tensors("seeded", tensors(&config));
-        let error = Decoder::new(config, weights, DecoderOptions { slots, capacity }).unwrap_err();
+        let error = Decoder::new(
+            config,
+            weights,
+            DecoderOptions {
+                slots,
+                capacity,
+                precision: models::Precision::F32,
+            },
+        )
+        .unwrap_err();
         assert_says(&error.to_string(), &[why]);
     }
 }

@@ -292,6 +292,7 @@ pub mod golden {
             DecoderOptions {
                 slots,
                 capacity: 128,
+                precision: models::Precision::F32,
             },
         )
         .expect("the golden weights fit")

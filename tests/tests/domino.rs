@@ -380,6 +380,7 @@ fn load(
         },
         slots,
         capacity: 128,
+        precision: models::Precision::F32,
         max_draft: arm.options.get("max_draft", "a number").unwrap(),
         options: &arm.options,
     })

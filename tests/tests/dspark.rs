@@ -100,6 +100,7 @@ fn load_arm(dir: &tempfile::TempDir, slots: usize, arm: &str) -> baselines::Resu
         },
         slots,
         capacity: 128,
+        precision: models::Precision::F32,
         max_draft: arm.options.get("max_draft", "a number").unwrap(),
         options: &arm.options,
     })

@@ -108,6 +108,7 @@ fn decoder(config: &Value, shapes: &Shapes, seed: u64, slots: usize) -> Decoder 
         DecoderOptions {
             slots,
             capacity: 128,
+            precision: models::Precision::F32,
         },
     )
     .unwrap()
@@ -148,6 +149,7 @@ fn loaded_draft_model(slots: usize, max_draft: usize) -> DraftModel {
         target: &target,
         slots,
         capacity: 128,
+        precision: models::Precision::F32,
         max_draft: Some(max_draft),
     };
     DraftModel::load(&load).unwrap()
@@ -222,6 +224,7 @@ fn of_arm(
         target: &target,
         slots,
         capacity: 128,
+        precision: models::Precision::F32,
         max_draft: None,
     };
     arm.method.load(&load).unwrap()

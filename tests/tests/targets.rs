@@ -24,6 +24,7 @@ const TOLERANCE: f32 = 1e-4;
 const OPTIONS: DecoderOptions = DecoderOptions {
     slots: 1,
     capacity: 80,
+    precision: models::Precision::F32,
 };
 
 #[derive(Deserialize)]

@@ -90,6 +90,7 @@ pub(crate) fn answers(
         DecoderOptions {
             slots: config.slots,
             capacity,
+            precision: models::Precision::F32,
         },
     )?;
     while known.len() < asked.len() {

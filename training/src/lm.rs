@@ -287,6 +287,7 @@ mod tests {
             let options = models::DecoderOptions {
                 slots: 1,
                 capacity: 16,
+                precision: models::Precision::F32,
             };
             let mut decoder = models::Decoder::load(&source, options)?;
             let feed = decode::Feed {

@@ -1,6 +1,6 @@
 //! The one layer of EAGLE-3: it reads a token's embedding beside a state and continues the state's stream.
 
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 use decode::{LayerId, TokenId, TokenIo};
 use models::{Attention, AttentionDims, CacheAt, Mlp, MlpDims, QkNorm, Weights};
 
@@ -48,7 +48,7 @@ impl Net {
                 .map(|i| weights.take(&format!("fc_norm.{i}.weight"), &[config.tap_width]))
                 .collect::<std::result::Result<_, _>>()?,
         };
-        let fc = weights.take("fc.weight", &[h, fused])?;
+        let fc = weights.take_matrix("fc.weight", [h, fused])?;
         let mut norm = |name: &str| weights.take(&format!("{layer}{name}.weight"), &[h]);
         let embed_norm = norm("input_layernorm")?;
         let state_norm = norm("hidden_norm")?;
@@ -64,7 +64,7 @@ impl Net {
             false => None,
         };
         let mut table = |name: &str, rows: usize| match weights.has(name) {
-            true => weights.take(name, &[rows, h]).map(Some),
+            true => weights.take_matrix(name, [rows, h]).map(Some),
             false => Ok(None),
         };
         let embed = table("embed_tokens.weight", config.vocab)?;
@@ -131,7 +131,7 @@ impl Net {
     ) -> decode::Result<Tensor> {
         let ids = Tensor::new(tokens, &Device::Cpu)?;
         let embedded = match &self.embed {
-            Some(table) => table.index_select(&ids, 0)?,
+            Some(table) => table.index_select(&ids, 0)?.to_dtype(DType::F32)?,
             None => io.embed(&ids)?,
         };
         let normed = self.rms_norm(state, &self.state_norm)?;

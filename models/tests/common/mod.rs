@@ -63,6 +63,7 @@ pub(crate) fn build(config: &Value, slots: usize) -> Decoder {
     let options = DecoderOptions {
         slots,
         capacity: CAPACITY,
+        precision: models::Precision::F32,
     };
     Decoder::new(config, weights, options).unwrap()
 }

@@ -109,6 +109,7 @@ fn load(
         },
         slots,
         capacity: 128,
+        precision: models::Precision::F32,
         max_draft: None,
         options: &arm.options,
     })

@@ -255,6 +255,7 @@ fn options_are_read_and_bad_ones_refused() {
         let arm = baselines::Arm::parse(asked).unwrap();
         let max_draft = arm.options.get("max_draft", "a number").unwrap();
         let load = baselines::Load {
+            precision: models::Precision::F32,
             source: Some(&source),
             target: &target,
             slots: 2,

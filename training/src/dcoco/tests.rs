@@ -488,6 +488,7 @@ fn a_saved_drafter_drafts_the_same_in_the_method_that_runs_it() -> Result<()> {
             target: &facts,
             slots: 1,
             capacity: 32,
+            precision: models::Precision::F32,
             max_draft: None,
             options: &baselines::Options::default(),
         })

@@ -329,6 +329,7 @@ fn a_saved_drafter_gives_its_logits_in_the_method_that_runs_it() -> Result<()> {
         let options = models::DecoderOptions {
             slots: 1,
             capacity: 32,
+            precision: models::Precision::F32,
         };
         let mut decoder = models::Decoder::load(&source(&target_dir), options)?;
         let facts = baselines::TargetFacts {
@@ -342,6 +343,7 @@ fn a_saved_drafter_gives_its_logits_in_the_method_that_runs_it() -> Result<()> {
             target: &facts,
             slots: 1,
             capacity: 32,
+            precision: models::Precision::F32,
             max_draft: None,
             options: &baselines::Options::default(),
         };

@@ -454,6 +454,7 @@ fn proposed(folder: &Path) -> Result<Vec<u32>> {
     let options = models::DecoderOptions {
         slots: 1,
         capacity: 32,
+        precision: models::Precision::F32,
     };
     let mut decoder = models::Decoder::load(&source("t"), options)?;
     let load = baselines::Load {
@@ -466,6 +467,7 @@ fn proposed(folder: &Path) -> Result<Vec<u32>> {
         },
         slots: 1,
         capacity: 32,
+        precision: models::Precision::F32,
         max_draft: None,
         options: &baselines::Options::default(),
     };

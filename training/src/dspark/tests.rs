@@ -313,6 +313,7 @@ fn assert_same_head(config: DsparkHead, target_dir: &Path, draft_dir: &Path) -> 
         target: &facts,
         slots: 1,
         capacity: 32,
+        precision: models::Precision::F32,
         max_draft: None,
         options: &baselines::Options::default(),
     };

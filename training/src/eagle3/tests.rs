@@ -257,6 +257,7 @@ fn what_is_exported_drafts_what_was_trained() -> Result<()> {
             target: &facts,
             slots: 1,
             capacity: 16,
+            precision: models::Precision::F32,
             max_draft: None,
             options: &baselines::Options::default(),
         };

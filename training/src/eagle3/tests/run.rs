@@ -111,6 +111,7 @@ fn training_lowers_the_loss_and_leaves_a_drafter_of_its_target() -> Result<()> {
         target: &facts,
         slots: 1,
         capacity: 64,
+        precision: models::Precision::F32,
         max_draft: None,
         options: &baselines::Options::default(),
     };
