@@ -131,6 +131,11 @@ impl SlotCache {
         self.capacity
     }
 
+    /// Memory of all keys and values.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(|(k, v)| bytes(k) + bytes(v)).sum()
+    }
+
     /// Rows the slot holds.
     ///
     /// # Errors
@@ -386,6 +391,11 @@ impl SlotCache {
             ))
         })
     }
+}
+
+/// Memory of a tensor's elements.
+pub(crate) fn bytes(t: &Tensor) -> usize {
+    t.elem_count() * t.dtype().size_in_bytes()
 }
 
 /// For each row of a tree the rows from the root to itself.

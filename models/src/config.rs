@@ -133,6 +133,22 @@ impl DecoderConfig {
         Ok(config)
     }
 
+    /// Weights of the matrices that one row is multiplied with, the output matrix included; of experts only the active
+    /// ones.
+    pub fn weights_per_row(&self) -> usize {
+        let heads = 2 * self.n_heads + 2 * self.n_kv_heads;
+        let mlp = match self.mlp {
+            MlpDims::Dense { intermediate } => 3 * intermediate,
+            MlpDims::Experts {
+                intermediate,
+                n_experts,
+                n_active,
+                ..
+            } => 3 * intermediate * n_active + n_experts,
+        };
+        self.hidden * (self.n_layers * (heads * self.head_dim + mlp) + self.vocab)
+    }
+
     /// What each of the decoder's layers is built from.
     pub fn layer_dims(&self) -> LayerDims {
         LayerDims {

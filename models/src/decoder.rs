@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use decode::{Error, Feed, Forward, Keep, LayerId, Result, Slot, Target, TokenId, TokenIo};
 
-use crate::cache::{CacheDims, Rows, SlotCache};
+use crate::cache::{CacheDims, Rows, SlotCache, bytes};
 use crate::config::{DecoderConfig, HeadKind};
 use crate::error::{self, LoadError};
 use crate::layer::{CacheAt, Layer};
@@ -101,6 +101,17 @@ impl Decoder {
     /// The decoder's shape.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
+    }
+
+    /// Memory of the weight matrices, a table that serves as both embedding and head counted once; norms and routers left
+    /// out.
+    pub fn weight_bytes(&self) -> usize {
+        let own_head = match self.config.head {
+            HeadKind::Tied => 0,
+            HeadKind::Own => bytes(&self.head),
+        };
+        let layers: usize = self.layers.iter().map(Layer::weight_bytes).sum();
+        bytes(&self.embedding) + own_head + layers
     }
 
     /// Keys and values of all slots.

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::cache::{Plan, SlotCache};
+use crate::cache::{Plan, SlotCache, bytes};
 use crate::error;
 use crate::mlp::{Mlp, MlpDims};
 use crate::rope::Rope;
@@ -188,6 +188,10 @@ impl Layer {
         let x = kernels::add(x, &self.attention.forward(&normed, at)?)?;
         let normed = kernels::rms_norm(&x, &self.mlp_norm, self.rms_eps)?;
         kernels::add(&x, &self.mlp.forward(&normed)?)
+    }
+
+    pub(crate) fn weight_bytes(&self) -> usize {
+        bytes(&self.attention.qkv) + bytes(&self.attention.o) + self.mlp.weight_bytes()
     }
 
     /// The attention block, for drafters that write keys and values of other rows than those they feed.

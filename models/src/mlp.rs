@@ -2,6 +2,7 @@
 
 use candle_core::{D, Device, Result, Tensor};
 
+use crate::cache::bytes;
 use crate::error;
 use crate::weights::Weights;
 
@@ -92,6 +93,14 @@ impl Mlp {
                 n_active,
                 weights: expert_weights,
             })),
+        }
+    }
+
+    pub(crate) fn weight_bytes(&self) -> usize {
+        let gated = |g: &Gated| bytes(&g.gate_up) + bytes(&g.down);
+        match self {
+            Self::Dense(one) => gated(one),
+            Self::Experts(all) => all.experts.iter().map(gated).sum(),
         }
     }
 

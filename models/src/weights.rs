@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{Dtype, Metadata};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{LoadError, Result};
 use crate::fields::Fields;
@@ -33,7 +34,8 @@ pub struct Weights {
 }
 
 /// How the elements of weight matrices are kept in memory. Norms are f32 always, and so are activations and sums.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// As they are computed with.
     #[default]

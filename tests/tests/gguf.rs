@@ -82,6 +82,7 @@ fn greedy(source: &Source, prompt: &[TokenId], n_tokens: usize) -> Vec<TokenId> 
     let options = DecoderOptions {
         slots: 1,
         capacity: prompt.len() + n_tokens,
+        precision: models::Precision::F32,
     };
     let mut decoder = Decoder::load(source, options).unwrap();
     let mut last = |tokens: &[TokenId]| {
