@@ -1,7 +1,7 @@
 //! Arms, the columns of a run, and what each gets on a target.
 
 use anyhow::{Result, bail};
-use models::{Source, TargetSpec};
+use models::{Precision, Source, TargetSpec};
 
 use crate::assets::Shelf;
 use crate::schedule::Schedule;
@@ -66,6 +66,8 @@ pub(crate) struct TargetPlan {
     pub(crate) spec: &'static TargetSpec,
     /// Its files.
     pub(crate) source: Source,
+    /// How its weight matrices and those of its drafters are kept.
+    pub(crate) precision: Precision,
     /// One entry an arm of the plan, in its order.
     pub(crate) drafters: Vec<DrafterPlan>,
 }
@@ -121,6 +123,7 @@ pub(crate) fn target_plan(id: &str, arms: &[ArmPlan], shelf: &Shelf) -> Result<T
     Ok(TargetPlan {
         spec,
         source,
+        precision: shelf.precision,
         drafters,
     })
 }

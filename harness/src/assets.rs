@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use include_dir::{Dir, include_dir};
-use models::{DecoderConfig, Gguf, Source, TargetSpec};
+use models::{DecoderConfig, Gguf, Precision, Source, TargetSpec};
 
 static TINY: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/../assets/tiny");
 
-/// Where models lie, as typed or as a plan has it.
+/// Where models lie and how they are loaded, as typed or as a plan has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelPaths {
     /// Folder of model folders.
     pub(crate) checkpoints: Option<PathBuf>,
     /// The one target's own files: a GGUF file or a checkpoint folder.
     pub(crate) weights: Option<PathBuf>,
+    /// How weight matrices are kept, f32 where nothing is said.
+    pub(crate) dtype: Option<Precision>,
 }
 
 impl ModelPaths {
@@ -25,6 +27,7 @@ impl ModelPaths {
         Self {
             checkpoints: either(&self.checkpoints, &planned.checkpoints),
             weights: either(&self.weights, &planned.weights),
+            dtype: self.dtype.or(planned.dtype),
         }
     }
 
@@ -37,6 +40,7 @@ impl ModelPaths {
         Ok(Self {
             checkpoints: absolute(&self.checkpoints)?,
             weights: absolute(&self.weights)?,
+            dtype: self.dtype,
         })
     }
 }
@@ -46,6 +50,8 @@ impl ModelPaths {
 pub(crate) struct Shelf {
     checkpoints: Option<PathBuf>,
     weights: Option<Source>,
+    /// How weight matrices are kept.
+    pub(crate) precision: Precision,
 }
 
 impl Shelf {
@@ -57,6 +63,7 @@ impl Shelf {
         let ModelPaths {
             checkpoints,
             weights,
+            dtype,
         } = paths;
         if let Some(dir) = checkpoints.as_ref().filter(|dir| !dir.is_dir()) {
             bail!("--checkpoints {}: is not a folder", dir.display());
@@ -64,6 +71,7 @@ impl Shelf {
         Ok(Self {
             checkpoints: checkpoints.clone(),
             weights: weights.as_deref().map(weights_of).transpose()?,
+            precision: dtype.unwrap_or_default(),
         })
     }
 
@@ -205,6 +213,7 @@ mod tests {
         Shelf::new(&ModelPaths {
             checkpoints: Some(checkpoints.to_owned()),
             weights: None,
+            dtype: None,
         })
     }
 

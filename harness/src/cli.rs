@@ -1,12 +1,14 @@
 //! What can be typed. Nothing is looked up here; [`crate::plan`] does that.
 
+mod machine;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::assets::ModelPaths;
 use crate::data_env::Environment;
 use crate::train::TrainCommand;
+pub(crate) use machine::{CostArgs, MachineArgs, SelftestArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     List,
     /// Find out whether this build and this machine are fit to measure with
     Selftest(SelftestArgs),
+    /// Time steps of a target by their rows and sequences, beside what this machine can do at most
+    Cost(CostArgs),
     /// Fetch, list and check public suites
     #[command(subcommand)]
     Data(DataCommand),
@@ -320,41 +324,6 @@ pub(crate) enum TargetCommand {
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
     },
-}
-
-/// Flags that `run`, `plan` and `generate` share.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct MachineArgs {
-    /// Folder with models in Hugging Face layout, looked at before the models inside the binary: `<target>/`, and
-    /// for drafters the folders that `draftbench list` names
-    #[arg(long, value_name = "DIR")]
-    pub(crate) checkpoints: Option<PathBuf>,
-    /// The target's own files, in place of `<target>/` under --checkpoints: a GGUF file or a folder in Hugging Face
-    /// layout. Only with one target
-    #[arg(long, value_name = "PATH")]
-    pub(crate) weights: Option<PathBuf>,
-    /// Threads that compute [default: one a core]
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<u32>,
-}
-
-impl MachineArgs {
-    /// Where models lie.
-    pub(crate) fn models(&self) -> ModelPaths {
-        ModelPaths {
-            checkpoints: self.checkpoints.clone(),
-            weights: self.weights.clone(),
-        }
-    }
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct SelftestArgs {
-    /// Target model that the overhead is measured on; the smaller, the harder
-    #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
-    pub(crate) target: String,
-    #[command(flatten)]
-    pub(crate) machine: MachineArgs,
 }
 
 #[derive(Args, Debug)]

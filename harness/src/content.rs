@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use models::Source;
+use models::{Precision, Source};
 use rayon::prelude::*;
 use reports::{ArrivalKey, Cell, SamplingKey, Thinking};
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,15 @@ pub(crate) struct Content {
     pub(crate) target_sha256: String,
     /// SHA-256 of each drafter's files by arm; null where the drafter is absent.
     pub(crate) drafters_sha256: BTreeMap<String, Option<String>>,
+    /// How weight matrices are kept.
+    #[serde(default, skip_serializing_if = "is_f32")]
+    pub(crate) dtype: Precision,
     /// What decodes, and its version.
     pub(crate) engine: String,
+}
+
+fn is_f32(dtype: &Precision) -> bool {
+    *dtype == Precision::F32
 }
 
 impl Content {
@@ -186,6 +193,7 @@ impl Hashes {
             suite_sha256: self.suite(group.suite, &plan.library),
             target_sha256: self.model(&target.source)?,
             drafters_sha256: drafters,
+            dtype: target.precision,
             engine: concat!("local ", env!("CARGO_PKG_VERSION")).to_owned(),
         })
     }

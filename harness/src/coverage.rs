@@ -162,7 +162,7 @@ impl Bench {
             DecoderOptions {
                 slots: 1,
                 capacity,
-                precision: models::Precision::F32,
+                precision: target.precision,
             },
         )
         .with_context(|| format!("target {}", target.spec.id))?;
@@ -172,7 +172,7 @@ impl Bench {
             target: &facts,
             slots: 1,
             capacity,
-            precision: models::Precision::F32,
+            precision: target.precision,
             max_draft: None,
             options: &Options::default(),
         })

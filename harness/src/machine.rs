@@ -43,14 +43,22 @@ impl Machine {
         }
     }
 
-    /// For the foot of a table.
-    pub(crate) fn line(&self) -> String {
+    /// For the foot of a table; `dtype` is that of weight matrices.
+    pub(crate) fn line(&self, dtype: &str) -> String {
         let load = self.load_average.as_deref().unwrap_or("unknown");
         format!(
-            "{}, {} cores, {} threads, load average at start {load}, f32 on the CPU",
+            "{}, {} cores, {} threads, load average at start {load}, {dtype} on the CPU",
             self.cpu, self.cores, self.threads
         )
     }
+}
+
+/// Most memory that this process had, in bytes, where the system tells it (Linux).
+pub(crate) fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// The machine's name in the network.

@@ -8,6 +8,7 @@ mod cli;
 mod compare;
 mod conclude;
 mod content;
+mod cost;
 mod coverage;
 mod data;
 mod data_env;
@@ -120,6 +121,7 @@ fn act(cli: &Cli, caller: &Caller, environment: &Environment) -> Ending {
         Some(Command::Data(command)) => data_pull::act(command, environment),
         Some(Command::Target(command)) => target_pull::act(command),
         Some(Command::Selftest(args)) => selftest::selftest(args),
+        Some(Command::Cost(args)) => cost::cost(args),
         Some(Command::Train(command)) => {
             train::run(command)?;
             Ok(Verdict::Fine)

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use models::Precision;
 use reports::Cell;
 
 use crate::arms::{self, ArmPlan, TargetPlan};
@@ -300,6 +301,11 @@ pub(crate) fn default_out(run: &str) -> PathBuf {
 }
 
 impl Plan {
+    /// How weight matrices are kept.
+    pub(crate) fn dtype(&self) -> Precision {
+        self.request.models.dtype.unwrap_or_default()
+    }
+
     /// Coordinates of one cell.
     pub(crate) fn cell(&self, group: &Group, method: &str) -> Cell {
         group.cell(&self.targets, method)

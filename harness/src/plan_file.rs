@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use models::DecoderConfig;
+use models::{DecoderConfig, Precision};
 use reports::Cell;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,9 @@ pub(crate) struct PlanFile {
     /// The target's own files when the plan was made; `--weights` takes their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) weights: Option<PathBuf>,
+    /// How weight matrices are kept, f32 where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dtype: Option<Precision>,
     /// The folder of public suites when the plan was made; `--data-dir` takes its place.
     pub(crate) data_dir: Option<PathBuf>,
     /// Whether records hold token ids.
@@ -84,7 +87,7 @@ pub(crate) struct Estimate {
     pub(crate) assumed_tokens_per_sec: u64,
     /// If every answer were as long as it may be and no draft helped.
     pub(crate) most_secs: u64,
-    /// Weights of the target and all its drafters, and the target's cache, in f32; drafters' caches left out.
+    /// Weights of the target and all its drafters, and the target's cache; drafters' caches left out.
     pub(crate) memory_bytes: u64,
 }
 
@@ -133,6 +136,7 @@ impl PlanFile {
             name: plan.request.name.clone(),
             checkpoints: models.checkpoints,
             weights: models.weights,
+            dtype: models.dtype,
             data_dir: data_dir.as_ref().map(std::path::absolute).transpose()?,
             keep_tokens: plan.tokens == Tokens::Kept,
             matrix: plan.request.matrix.clone(),
@@ -216,6 +220,7 @@ impl PlanFile {
             models: places.models.or(&ModelPaths {
                 checkpoints: self.checkpoints.clone(),
                 weights: self.weights.clone(),
+                dtype: self.dtype,
             }),
             data: DirArgs {
                 data_dir: (places.data.data_dir.clone()).or_else(|| self.data_dir.clone()),
@@ -288,7 +293,7 @@ fn widening(source: &models::Source) -> u64 {
     }
 }
 
-/// All weights of the target and its drafters as f32, and the target's cache of as many slots as the group decodes.
+/// All weights of the target and its drafters as they are kept, and the target's cache of as many slots as the group decodes.
 fn memory_bytes(plan: &Plan, group: &Group) -> Result<u64> {
     let target = &plan.targets[group.target];
     let mut bytes = f32_bytes(target)?;
@@ -296,6 +301,9 @@ fn memory_bytes(plan: &Plan, group: &Group) -> Result<u64> {
         if let DrafterPlan::Ready(_, Some(source)) = drafter {
             bytes += weight_file_bytes(source)? * widening(source);
         }
+    }
+    if target.precision == Precision::Bf16 {
+        bytes /= 2;
     }
     let config = DecoderConfig::load(&target.source)?;
     let positions = (ASSUMED_PROMPT + plan.limits.max_new).min(config.max_positions);

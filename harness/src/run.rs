@@ -93,7 +93,7 @@ pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
     } else {
         folder.describe(&info)?;
     }
-    let machine = info.machine.line();
+    let machine = info.machine.line(start.plan.dtype().name());
     finish(&start, &folder, &info, (ledger, machine))
 }
 

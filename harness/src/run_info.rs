@@ -78,6 +78,8 @@ struct Asked {
     /// Where the prompts come from.
     data: Vec<Origin>,
     prompts: Option<u32>,
+    /// How weight matrices are kept.
+    dtype: &'static str,
     samples: u32,
     max_new: usize,
     seed: u64,
@@ -132,6 +134,7 @@ impl RunInfo {
                 suites: plan.suites.clone(),
                 data: plan.library.origins(),
                 prompts: plan.request.matrix.prompts,
+                dtype: plan.dtype().name(),
                 samples: plan.limits.samples,
                 max_new: plan.limits.max_new,
                 seed: plan.limits.seed,
@@ -185,11 +188,12 @@ impl RunInfo {
 /// The machines of a stored run, as the foot of a table names them: cores and threads of each, once.
 pub(crate) fn machines(run: &Value) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
+    let dtype = run["asked"]["dtype"].as_str().unwrap_or("f32");
     for sitting in run["sittings"].as_array().into_iter().flatten() {
         let machine = &sitting["machine"];
         let cpu = machine["cpu"].as_str().unwrap_or("unknown processor");
         let line = format!(
-            "{cpu}, {} cores, {} threads, f32 on the CPU",
+            "{cpu}, {} cores, {} threads, {dtype} on the CPU",
             machine["cores"], machine["threads"]
         );
         if !out.contains(&line) {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::folder::{PLAN, RECORDS, RUN};
 
-/// Type that this program computes in.
+/// How weight matrices were kept where a run does not say it.
 const DTYPE: &str = "f32";
 
 /// Reads the folder of a complete run, or a reference that `gate record` wrote.
@@ -98,7 +98,7 @@ fn identity(plan: Plan, info: &Value) -> Identity {
             [one] => Some(one.clone()),
             _ => None,
         },
-        dtype: Some(DTYPE.to_owned()),
+        dtype: Some(info["asked"]["dtype"].as_str().unwrap_or(DTYPE).to_owned()),
         groups: plan.groups.into_iter().map(group).collect(),
     }
 }

@@ -171,7 +171,7 @@ pub(crate) fn load(
     let room = DecoderOptions {
         slots: slots.iter().copied().max().unwrap_or(1),
         capacity,
-        precision: models::Precision::F32,
+        precision: target.precision,
     };
     let decoder = Decoder::load(&target.source, room)
         .with_context(|| format!("target {}", target.spec.id))?;
@@ -192,7 +192,7 @@ pub(crate) fn load(
             target: &facts,
             slots: *slots,
             capacity,
-            precision: models::Precision::F32,
+            precision: target.precision,
             max_draft: plan.max_draft,
             options: &plan.arm.options,
         };
