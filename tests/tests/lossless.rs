@@ -12,7 +12,7 @@ use decode::{
     Anchor, Committed, Drafter, Draws, Feed, Generation, Keep, Law, Parts, Request, Sampling,
     Settings, Silent, Slot, StepCost, Target, TokenId, VerifyAll, decode, laws,
 };
-use models::{Decoder, DecoderConfig, DecoderOptions, Source, Weights};
+use models::{Decoder, DecoderConfig, DecoderOptions, Precision, Source, Weights};
 use serde_json::{Value, json};
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 use tests::golden::{self, H, V};
@@ -95,20 +95,29 @@ fn expert_shapes(dense: &Shapes) -> Shapes {
 
 impl Family {
     fn decoder(&self, slots: usize) -> Decoder {
-        decoder(&self.config, &self.shapes, 1000, slots)
+        self.kept_as(Precision::F32, slots)
+    }
+
+    fn kept_as(&self, precision: Precision, slots: usize) -> Decoder {
+        decoder(&self.config, &self.shapes, 1000, (slots, precision))
     }
 }
 
-fn decoder(config: &Value, shapes: &Shapes, seed: u64, slots: usize) -> Decoder {
+fn decoder(
+    config: &Value,
+    shapes: &Shapes,
+    seed: u64,
+    (slots, precision): (usize, Precision),
+) -> Decoder {
     let config = DecoderConfig::from_json("golden", config.to_string().as_bytes()).unwrap();
-    let weights = Weights::from_tensors("golden", hash_weights(shapes, seed));
+    let weights = Weights::from_tensors("golden", hash_weights(shapes, seed)).kept_as(precision);
     Decoder::new(
         config,
         weights,
         DecoderOptions {
             slots,
             capacity: 128,
-            precision: models::Precision::F32,
+            precision,
         },
     )
     .unwrap()
@@ -328,6 +337,23 @@ fn greedy_text_is_vanillas_for_every_method_family_and_concurrency() {
                 let rounds: Vec<_> = got.into_iter().map(|g| g.rounds).collect();
                 let known = rounds_alone.entry(name).or_insert_with(|| rounds.clone());
                 assert_eq!(*known, rounds, "{}, {name}, {slots} slots", family.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_text_is_vanillas_when_weights_are_bf16() {
+    for family in families() {
+        let alone = &settings(1, Sampling::Greedy);
+        let target = |slots| family.kept_as(Precision::Bf16, slots);
+        let want = run(&mut target(1), &mut Vanilla, prompts(24), alone);
+        for slots in [1, 5] {
+            for (name, mut drafter) in drafters(slots) {
+                let together = settings(slots, Sampling::Greedy);
+                let got = run(&mut target(slots), &mut *drafter, prompts(24), &together);
+                let what = format!("{}, {name}, {slots} slots", family.name);
+                assert_eq!(texts(&got), texts(&want), "{what}");
             }
         }
     }
