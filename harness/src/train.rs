@@ -5,7 +5,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::time::Duration;
-use training::recipe::{Eagle3Recipe, TargetRecipe};
+use training::recipe::{AnswersRecipe, Eagle3Recipe, TargetRecipe};
 use training::{Progress, StepReport};
 
 /// What to train.
@@ -14,6 +14,11 @@ pub(crate) enum TrainCommand {
     /// Train a tiny target, or go on where a killed run stopped
     Target {
         /// Recipe, e.g. training/recipes/tiny-qwen3.toml
+        recipe: PathBuf,
+    },
+    /// Only let a target answer prompts, for several drafters to be trained on
+    Answers {
+        /// Recipe, e.g. training/recipes/smollm2-answers.toml
         recipe: PathBuf,
     },
     /// Let a trained target answer prompts, and train a DFlash drafter on the answers
@@ -49,6 +54,9 @@ pub(crate) fn run(command: &TrainCommand) -> Result<()> {
     match command {
         TrainCommand::Target { recipe } => {
             training::train_target(&TargetRecipe::load(recipe)?, &mut bar)?;
+        }
+        TrainCommand::Answers { recipe } => {
+            training::answer(&AnswersRecipe::load(recipe)?, &mut bar)?;
         }
         TrainCommand::Dflash { recipe } => {
             training::train_dflash(&training::load_dflash_recipe(recipe)?, &mut bar)?;

@@ -5,11 +5,12 @@ use crate::data::{Pack, Text, Texts, is_held_back};
 use crate::error::{Error, Result};
 use crate::params::fnv1a;
 use crate::progress::Progress;
+use crate::recipe::AnswersRecipe;
 use crate::tokenizer::TextCodec;
 use baselines::Vanilla;
-use datasets::{CorpusSpec, Domain};
+use datasets::{CorpusSpec, Domain, Example};
 use decode::{Parts, Request, Sampling, Settings, Silent, StepCost, VerifyAll};
-use models::{Decoder, DecoderOptions, Source};
+use models::{Decoder, DecoderOptions, Precision, Source};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -28,8 +29,43 @@ pub struct AnswersConfig {
     /// Draws answers at this temperature (in thousandths) instead of taking the most likely tokens.
     #[serde(default)]
     pub sampled_temperature_milli: Option<u32>,
+    /// Of so many lots of questions one is answered at that temperature, the others greedily; without it, all.
+    #[serde(default)]
+    pub sampled_every: Option<usize>,
     /// Prompts of each domain, of those that nothing is trained on, whose answers measure the drafter.
     pub held_out: usize,
+    /// Where the answers are kept, so that recipes with the same questions share them; without it, in `work`.
+    #[serde(default)]
+    pub folder: Option<PathBuf>,
+    /// How the target wants to be spoken to; without it, as the tiny targets.
+    #[serde(default)]
+    pub chat: Option<ChatText>,
+    /// How the target's weight matrices are kept while it answers.
+    #[serde(default)]
+    pub dtype: Precision,
+}
+
+/// What stands around a user's words: the chat template of one turn, written out.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatText {
+    /// Before them.
+    pub before: String,
+    /// Behind them, up to where the target starts to write.
+    pub after: String,
+    /// Directly behind the words of a maths prompt, as maths suites do.
+    #[serde(default)]
+    pub maths_suffix: String,
+}
+
+impl ChatText {
+    fn prompt(&self, example: &Example) -> String {
+        let suffix = match example.domain {
+            Domain::Maths => self.maths_suffix.as_str(),
+            _ => "",
+        };
+        [&self.before, example.user.as_str(), suffix, &self.after].concat()
+    }
 }
 
 impl AnswersConfig {
@@ -42,6 +78,12 @@ impl AnswersConfig {
                 "answers.sampled_temperature_milli",
                 self.sampled_temperature_milli != Some(0),
                 "must be above 0; leave it out for the most likely tokens",
+            ),
+            (
+                "answers.sampled_every",
+                self.sampled_every
+                    .is_none_or(|n| n > 0 && self.sampled_temperature_milli.is_some()),
+                "must be above 0 and stand beside sampled_temperature_milli",
             ),
         ]
     }
@@ -66,6 +108,21 @@ pub(crate) struct Answer {
 /// Requests decoded between two writes.
 const CHUNK: usize = 128;
 
+/// Has a target answer a recipe's questions, or the rest of them.
+///
+/// # Errors
+/// If the target or a file fails.
+pub fn answer(recipe: &AnswersRecipe, progress: &mut dyn Progress) -> Result<()> {
+    let (answers, file) = answers(&recipe.target, Path::new("."), &recipe.answers, progress)?;
+    let tokens: usize = answers.iter().map(|a| a.answer_ids.len()).sum();
+    progress.note(&format!(
+        "{} answers of {tokens} tokens in {}",
+        answers.len(),
+        file.display()
+    ));
+    Ok(())
+}
+
 /// All answers of a recipe: those in `work`, which an earlier run wrote, and the rest from the target now.
 /// Returns them with their file, whose name changes with target and questions.
 ///
@@ -79,18 +136,20 @@ pub(crate) fn answers(
 ) -> Result<(Vec<Answer>, PathBuf)> {
     let codec = TextCodec::load(&target.join("tokenizer.json"))?;
     let source = Source::Dir(target.to_owned());
-    let capacity = models::DecoderConfig::load(&source)?.max_positions;
+    let positions = models::DecoderConfig::load(&source)?.max_positions;
     let mut asked = questions(config, &codec)?;
-    let longest = capacity.saturating_sub(config.max_new + 1);
-    asked.retain(|q| q.prompt_ids.len() <= longest);
-    let path = work.join(file_name(target, config)?);
+    let most = positions.saturating_sub(config.max_new + 1);
+    asked.retain(|q| q.prompt_ids.len() <= most);
+    let longest = asked.iter().map(|q| q.prompt_ids.len()).max();
+    let folder = config.folder.as_deref().unwrap_or(work);
+    let path = folder.join(file_name(target, config)?);
     let mut known = read(&path)?;
     let mut decoder = Decoder::load(
         &source,
         DecoderOptions {
             slots: config.slots,
-            capacity,
-            precision: models::Precision::F32,
+            capacity: longest.unwrap_or(0) + config.max_new + 1,
+            precision: config.dtype,
         },
     )?;
     while known.len() < asked.len() {
@@ -120,7 +179,10 @@ fn questions(config: &AnswersConfig, codec: &TextCodec) -> Result<Vec<Answer>> {
             }
         }
         asked.push(Answer {
-            prompt_ids: codec.encode(&example.prompt_text())?,
+            prompt_ids: codec.encode(&match &config.chat {
+                Some(chat) => chat.prompt(&example),
+                None => example.prompt_text(),
+            })?,
             answer_ids: Vec::new(),
             domain: example.domain,
             thinking: example.think.is_some(),
@@ -133,7 +195,25 @@ fn questions(config: &AnswersConfig, codec: &TextCodec) -> Result<Vec<Answer>> {
 /// One name for each (weights, questions), so that answers of another target are never mixed in.
 fn file_name(target: &Path, config: &AnswersConfig) -> Result<String> {
     let weights = datasets::sha256_file(&target.join("model.safetensors"))?;
-    let hash = fnv1a(format!("{weights} {config:?}").as_bytes());
+    let AnswersConfig {
+        corpus,
+        max_new,
+        slots,
+        sampled_temperature_milli,
+        sampled_every,
+        held_out,
+        folder: _,
+        chat,
+        dtype,
+    } = config;
+    // Spelled so that a recipe without the later keys has the name that it always had.
+    let mut asked = format!(
+        "AnswersConfig {{ corpus: {corpus:?}, max_new: {max_new:?}, slots: {slots:?}, sampled_temperature_milli: {sampled_temperature_milli:?}, held_out: {held_out:?} }}"
+    );
+    if sampled_every.is_some() || chat.is_some() || *dtype != Precision::F32 {
+        asked.push_str(&format!(" {sampled_every:?} {chat:?} {dtype:?}"));
+    }
+    let hash = fnv1a(format!("{weights} {asked}").as_bytes());
     Ok(format!("answers-{hash:016x}.jsonl"))
 }
 
@@ -148,11 +228,12 @@ fn decode_chunk(
         prompt: question.prompt_ids.clone(),
         max_new: config.max_new,
     };
+    let is_sampled = (first / CHUNK).is_multiple_of(config.sampled_every.unwrap_or(1));
     let settings = Settings {
         slots: config.slots,
         sampling: match config.sampled_temperature_milli {
-            None => Sampling::Greedy,
-            Some(temperature_milli) => Sampling::at(temperature_milli),
+            Some(temperature_milli) if is_sampled => Sampling::at(temperature_milli),
+            _ => Sampling::Greedy,
         },
         seed: config.corpus.seed,
         cost: StepCost::flat(),
@@ -235,5 +316,53 @@ pub(crate) fn texts(answers: &[Answer], seed: u64) -> Result<Texts> {
             why: format!("{} answers, all to prompts held back", answers.len()),
         }),
         false => Ok(Texts::of(train, held, seed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load_dflash_recipe;
+
+    #[test]
+    fn answers_go_by_what_was_asked_of_whom_and_not_by_where_they_lie() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("model.safetensors"), b"weights").unwrap();
+        let file = Path::new("../training/recipes/tiny-qwen3-dflash.toml");
+        let plain = load_dflash_recipe(file).unwrap().answers;
+        let name = |config: &AnswersConfig| file_name(dir.path(), config).unwrap();
+        let mut other = plain.clone();
+        other.folder = Some("elsewhere".into());
+        assert_eq!(name(&other), name(&plain));
+        other.chat = Some(ChatText {
+            before: "<".into(),
+            after: ">".into(),
+            maths_suffix: "!".into(),
+        });
+        assert_ne!(name(&other), name(&plain));
+        other = plain.clone();
+        other.dtype = Precision::Bf16;
+        assert_ne!(name(&other), name(&plain));
+        // The name that the tiny targets' answers have had from the start.
+        let known = "assets/tiny/tiny-qwen3";
+        let first = file_name(&Path::new("..").join(known), &plain).unwrap();
+        assert_eq!(first, "answers-7def28fc9a8d361c.jsonl");
+    }
+
+    #[test]
+    fn a_chat_text_stands_around_the_users_words() {
+        let chat = ChatText {
+            before: "<".into(),
+            after: ">".into(),
+            maths_suffix: "!".into(),
+        };
+        let example = |domain| Example {
+            domain,
+            user: "2 + 2".into(),
+            think: None,
+            answer: String::new(),
+        };
+        assert_eq!(chat.prompt(&example(Domain::Maths)), "<2 + 2!>");
+        assert_eq!(chat.prompt(&example(Domain::Chat)), "<2 + 2>");
     }
 }

@@ -161,7 +161,7 @@ pub(crate) fn train<H: Head>(
     let shape = BlockShape {
         block_rows: recipe.drafter.block_rows,
         alignment: recipe.drafter.alignment,
-        mask: codec.special(MASK)?,
+        mask: codec.special(recipe.mask_token.as_deref().unwrap_or(MASK))?,
         decay: Some(recipe.batch.decay),
         coverage: H::COVERAGE,
     };

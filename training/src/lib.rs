@@ -34,6 +34,7 @@ mod testing;
 mod tokenizer;
 mod trunk;
 
+pub use answers::answer;
 pub use dcoco::{ChannelNames, DcocoRecipeHead, load_dcoco_recipe, train_dcoco};
 pub use dflash::{DflashHead, load_dflash_recipe, train_dflash};
 pub use domino::{DominoTable, Learn, load_domino_recipe, train_domino};

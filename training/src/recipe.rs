@@ -1,6 +1,6 @@
 //! Recipes: one TOML file says everything about a training run.
 
-pub use crate::answers::AnswersConfig;
+pub use crate::answers::{AnswersConfig, ChatText};
 use crate::check::{ABOVE_0, Check, NOT_BELOW_0, first_failure, is_not_negative, is_positive};
 pub use crate::config::{Experts, Family, NetConfig};
 pub use crate::data::BatchConfig;
@@ -180,6 +180,9 @@ pub struct BlockRecipe<C> {
     pub out: PathBuf,
     /// Folder of answers, checkpoints and logs.
     pub work: PathBuf,
+    /// The token that stands in a block's open slots, one that the target never writes; without it `<|mask|>`.
+    #[serde(default)]
+    pub mask_token: Option<String>,
     /// A drafter's folder whose trunk this one starts from; without it the trunk starts from the target's layers.
     #[serde(default)]
     pub init: Option<PathBuf>,
@@ -278,6 +281,7 @@ impl<C: Clone + Debug + Default + DeserializeOwned> BlockRecipe<C> {
             target: _,
             out: _,
             work: _,
+            mask_token,
             init,
             frozen_trunk,
             drafter,
@@ -292,7 +296,35 @@ impl<C: Clone + Debug + Default + DeserializeOwned> BlockRecipe<C> {
             (seed, answers, drafter, batch, optimizer),
             (init, frozen_trunk, head),
         );
-        format!("{:016x}", fnv1a(format!("{parts:?}").as_bytes()))
+        let mask = mask_token.as_deref().unwrap_or_default();
+        format!("{:016x}", fnv1a(format!("{parts:?}{mask}").as_bytes()))
+    }
+}
+
+/// A recipe that only has a target answer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswersRecipe {
+    /// Folder of the target.
+    pub target: PathBuf,
+    /// The questions, as in the recipes of drafters that share the answers; names their folder.
+    pub answers: AnswersConfig,
+}
+
+impl AnswersRecipe {
+    /// Reads and checks a recipe.
+    ///
+    /// # Errors
+    /// [`Error::Recipe`] for an unknown or missing key, [`Error::RecipeValue`] for a value that makes no sense.
+    pub fn load(file: &Path) -> Result<Self> {
+        let recipe: Self = load(file)?;
+        let shared = (
+            "answers.folder",
+            recipe.answers.folder.is_some(),
+            "must be there: nothing else says where the answers go",
+        );
+        first_failure(file, recipe.answers.checks().into_iter().chain([shared]))?;
+        Ok(recipe)
     }
 }
 

@@ -25,6 +25,9 @@ fn every_recipe_that_ships_is_valid() {
         } else if name.contains("-dcoco") {
             crate::load_dcoco_recipe(&path).unwrap();
             found += 1;
+        } else if name.ends_with("-answers.toml") {
+            AnswersRecipe::load(&path).unwrap();
+            found += 1;
         } else if name.ends_with("-eagle3.toml") {
             Eagle3Recipe::load(&path).unwrap();
             found += 1;
