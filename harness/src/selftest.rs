@@ -23,6 +23,8 @@ const MOST_OVERHEAD: f64 = 0.02;
 const MOST_TICK_NS: u64 = 1000;
 /// Load average a core above which times say little.
 const MOST_LOAD: f64 = 0.5;
+/// Tries for each of the machine's limits.
+const LIMIT_TRIES: usize = 5;
 /// Methods the overhead is measured with.
 const METHODS: [&str; 2] = ["vanilla", "dflash"];
 
@@ -85,6 +87,9 @@ pub(crate) fn selftest(args: &SelftestArgs) -> Ending {
     }
     tell(clock())?;
     tell(load())?;
+    if args.limits {
+        tell(limits())?;
+    }
     let probe_ns = meter::probe_ns();
     for (method, mut rig) in rigs {
         let (overhead, record) = rig.measure()?;
@@ -121,6 +126,19 @@ fn clock() -> Check {
         "clock: smallest step, cost of a read",
         format!("{tick} ns, {read_ns:.0} ns"),
         wrong,
+    )
+}
+
+/// What all threads together can do at most, which no figure here is held against.
+fn limits() -> Check {
+    let best = kernels::limits(LIMIT_TRIES);
+    Check::new(
+        format!("machine, {} threads", rayon::current_num_threads()),
+        format!(
+            "reads {:.1} GB/s from memory, computes {:.0} GFLOP/s in f32",
+            best.read_gb_s, best.gflop_s
+        ),
+        None,
     )
 }
 

@@ -60,6 +60,9 @@ pub(crate) struct SelftestArgs {
     /// Target model that the overhead is measured on; the smaller, the harder
     #[arg(long, value_name = "ID", default_value = "tiny-qwen3")]
     pub(crate) target: String,
+    /// Also measure what this machine reads and computes at most
+    #[arg(long = "machine")]
+    pub(crate) limits: bool,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }
