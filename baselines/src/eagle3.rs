@@ -358,6 +358,10 @@ impl Drafter for Eagle3 {
         self.drafting.max_draft()
     }
 
+    fn drafts_trees(&self) -> bool {
+        matches!(self.drafting, Drafting::Tree { .. })
+    }
+
     fn start(&mut self, prompt: Committed<'_>) -> Result<()> {
         self.wait(&prompt)
     }

@@ -93,6 +93,10 @@ pub trait Drafter {
     fn rates_drafts(&self) -> bool {
         false
     }
+    /// Whether proposals are trees rather than chains.
+    fn drafts_trees(&self) -> bool {
+        false
+    }
     /// A slot begins: its prompt has been fed.
     ///
     /// # Errors

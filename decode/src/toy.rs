@@ -306,6 +306,10 @@ impl Drafter for ToyDrafter {
             .sum()
     }
 
+    fn drafts_trees(&self) -> bool {
+        self.width > 1
+    }
+
     fn start(&mut self, _prompt: Committed<'_>) -> Result<()> {
         Ok(())
     }
