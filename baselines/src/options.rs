@@ -19,6 +19,10 @@ pub const COMMON_OPTIONS: &[(&str, &str)] = &[
         "schedule",
         "how many drafts are verified: all, threshold-P, adaptive or capacity-N; all but the first need confidences",
     ),
+    (
+        "acceptance",
+        "real, or synthetic-T: drafts are replaced so that T tokens are committed a round, to measure costs alone",
+    ),
 ];
 
 /// Names that stand for a method with options.

@@ -5,6 +5,7 @@ use models::{Precision, Source, TargetSpec};
 
 use crate::assets::Shelf;
 use crate::schedule::Schedule;
+use crate::synthetic::Acceptance;
 
 /// A method with its options, those that every method takes already read.
 #[derive(Clone, Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct ArmPlan {
     pub(crate) max_draft: Option<usize>,
     /// How many of them are verified.
     pub(crate) schedule: Schedule,
+    /// How they come to be accepted.
+    pub(crate) acceptance: Acceptance,
 }
 
 impl ArmPlan {
@@ -41,14 +44,22 @@ impl ArmPlan {
         if max_draft == Some(0) {
             return Err(options.bad("max_draft=0", "must be at least 1").into());
         }
-        let schedule = options.get("schedule", Schedule::SPELLINGS)?;
+        let schedule: Option<Schedule> = options.get("schedule", Schedule::SPELLINGS)?;
+        let schedule = schedule.unwrap_or_default();
+        let acceptance: Option<Acceptance> = options.get("acceptance", Acceptance::SPELLINGS)?;
+        let acceptance = acceptance.unwrap_or_default();
+        if acceptance.is_synthetic() && schedule != Schedule::All {
+            let why = "cuts drafts, and then acceptance=synthetic-T is not what is measured; leave one of the two out";
+            return Err(options.bad("schedule=", why).into());
+        }
         Ok(Self {
             checkpoint: arm
                 .method
                 .checkpoint
                 .map(|own| checkpoint.unwrap_or_else(|| own.to_owned())),
             max_draft,
-            schedule: schedule.unwrap_or_default(),
+            schedule,
+            acceptance,
             arm,
         })
     }
@@ -213,6 +224,14 @@ mod tests {
         assert!(refused("dflash:max_draft=seven").contains("max_draft=seven"));
         assert!(refused("dflash:checkpoint=../x").contains("letters, digits"));
         assert!(refused("dflash:schedule=maybe").contains("schedule=maybe"));
+        for length in ["0.5", "nan", "inf", "three", ""] {
+            let item = format!("acceptance=synthetic-{length}");
+            assert!(refused(&format!("dflash:{item}")).contains(&item));
+        }
+        assert!(refused("dflash:acceptance=maybe").contains("expected real, or synthetic-T"));
+        let cut = refused("dspark:schedule=threshold-0.5:acceptance=synthetic-2");
+        assert!(cut.contains("leave one of the two out"), "{cut}");
+        assert!(refused("vanilla:acceptance=synthetic-1").contains("no options"));
         assert!(refused("dflash:speed=3").contains("known: checkpoint, max_draft, schedule"));
     }
 

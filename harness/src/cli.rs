@@ -118,6 +118,10 @@ pub(crate) struct SelectArgs {
     /// always measured too, since a speedup is relative to it
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     pub(crate) methods: Vec<String>,
+    /// Measure costs at an acceptance length that is given, not found: synthetic:T has T tokens committed a round by
+    /// every drafting method that says nothing else, as its option acceptance=synthetic-T
+    #[arg(long, value_name = "synthetic:T")]
+    pub(crate) acceptance: Option<String>,
     /// Prompt suites, or sets of them: embedded, dflash10, dflash7, dspark9
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) suites: Vec<String>,
@@ -183,11 +187,12 @@ pub(crate) struct DirArgs {
 }
 
 /// Flags that choose what is run; a stored plan has chosen already. `--data-dir` says only where the chosen lies.
-const CHOOSING: [&str; 16] = [
+const CHOOSING: [&str; 17] = [
     "targets",
     "preset",
     "matrix",
     "methods",
+    "acceptance",
     "suites",
     "subset",
     "subset_seed",

@@ -14,6 +14,7 @@ use reports::{
 use crate::arrivals::{self, Timetable};
 use crate::measure::{Times, stopwatch_from};
 use crate::schedule::{CostTable, Schedule};
+use crate::synthetic::{Acceptance, Synthetic, Texts};
 use crate::warm_up::{self, COVER_TOKENS, SETTLE_TOKENS, Settling, Warm};
 
 /// A method ready to draft.
@@ -24,6 +25,8 @@ pub(crate) struct Arm {
     pub(crate) drafter: Box<dyn Drafter>,
     /// How its proposals are cut.
     pub(crate) schedule: Schedule,
+    /// How its drafts come to be accepted.
+    pub(crate) acceptance: Acceptance,
 }
 
 /// A rendered prompt.
@@ -170,6 +173,8 @@ pub(crate) fn measure(
         sink,
         unjudged: Vec::new(),
         is_cut: false,
+        is_drawn: arms.iter().any(|arm| arm.acceptance.is_synthetic()),
+        texts: Texts::default(),
     };
     for (arm_idx, arm) in arms.iter_mut().enumerate() {
         if bench.sink.is_stopped() {
@@ -230,6 +235,10 @@ struct Bench<'a> {
     unjudged: Vec<Unjudged>,
     /// Whether the user stopped the batch at hand in its middle.
     is_cut: bool,
+    /// Whether an arm's acceptance is.
+    is_drawn: bool,
+    /// What the target says by itself, if so.
+    texts: Texts,
 }
 
 /// An answer before it is judged.
@@ -381,18 +390,31 @@ impl Bench<'_> {
         due_ns: Option<&[u64]>,
     ) -> decode::Result<Answers> {
         let ids: Vec<RequestId> = requests.iter().map(|r| r.id).collect();
+        let slots = self.job.cell.concurrency as usize;
         let settings = Settings {
-            slots: self.job.cell.concurrency as usize,
+            slots,
             sampling: sampling(self.job.cell.sampling),
             seed: self.job.seed,
             cost: self.step_cost(arm)?,
+        };
+        let is_told = self.is_drawn && arm.drafter.max_draft() == 0;
+        let asked = is_told.then(|| requests.clone());
+        let mut synthetic;
+        let drafter: &mut dyn Drafter = match arm.acceptance {
+            Acceptance::Real => &mut *arm.drafter,
+            Acceptance::Synthetic(tau) => {
+                // Before the clock starts.
+                self.texts.complete(&mut *self.target, &requests, slots)?;
+                synthetic = Synthetic::new(&mut *arm.drafter, tau, &self.texts);
+                &mut synthetic
+            }
         };
         let began = Instant::now();
         let mut watch = stopwatch_from(began);
         let mut scheduler = arm.schedule.scheduler();
         let parts = Parts {
             target: &mut *self.target,
-            drafter: &mut *arm.drafter,
+            drafter,
             scheduler: &mut *scheduler,
             probe: &mut watch,
         };
@@ -409,6 +431,9 @@ impl Bench<'_> {
             }
         };
         let batch_ns = nanos_since(began);
+        if let Some(asked) = asked {
+            self.texts.add(asked, &done);
+        }
         let with_times = |generation: Generation| {
             let mut times = watch.times(generation.id);
             let nth = ids.iter().position(|id| *id == generation.id);

@@ -8,6 +8,7 @@ use reports::{ArrivalKey, Cell, Equality, Outcome, PromptKey, Record, SamplingKe
 use crate::engine::{Arm, Ask, Job, Next, Sink, Talk, Tokens, measure};
 use crate::equality::Ledger;
 use crate::schedule::Schedule;
+use crate::synthetic::Acceptance;
 
 const VOCAB: usize = 11;
 const SLOTS: usize = 4;
@@ -105,6 +106,7 @@ fn vanilla() -> Arm {
     Arm {
         method: "vanilla".into(),
         schedule: Schedule::All,
+        acceptance: Acceptance::Real,
         drafter: Breaks::at(None),
     }
 }
@@ -113,6 +115,7 @@ fn oracle(method: &str, wrong: Wrong) -> Arm {
     Arm {
         method: method.into(),
         schedule: Schedule::All,
+        acceptance: Acceptance::Real,
         drafter: Box::new(Oracle::new(3, wrong, SLOTS)),
     }
 }
@@ -353,6 +356,7 @@ fn an_arm_that_errs_is_recorded_and_the_others_go_on() {
         Arm {
             method: "broken".into(),
             schedule: Schedule::All,
+            acceptance: Acceptance::Real,
             // Warm-up takes prompts 0 and 2.
             drafter: Breaks::at(Some(1)),
         },
@@ -381,6 +385,7 @@ fn an_arm_that_errs_while_warming_up_gets_one_record_for_the_cell() {
         Arm {
             method: "broken".into(),
             schedule: Schedule::All,
+            acceptance: Acceptance::Real,
             drafter: Breaks::at(Some(0)),
         },
     ];

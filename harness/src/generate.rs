@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use decode::{
     Generation, Parts, Phase, Probe, Request, RequestId, Round, Settings, StepCost, Target as _,
     TokenId,
@@ -31,6 +31,11 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     plan::at_least_one("--max-new", args.max_new)?;
     let key = SamplingKey::from_str(&args.sampling).context("--sampling")?;
     let arm = ArmPlan::parse(&args.method)?;
+    ensure!(
+        !arm.acceptance.is_synthetic(),
+        "--method {}: acceptance=synthetic-T is for `draftbench run`, which proves the text the same; leave it out",
+        arm.key()
+    );
     let shelf = Shelf::new(&args.machine.models())?;
     let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
     shelf.check_used(target.sources())?;

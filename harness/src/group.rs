@@ -145,7 +145,13 @@ pub(crate) fn build(
         let why = exclude.why.clone().unwrap_or_else(|| "excluded".to_owned());
         out.excluded.push((why, n_before - n_left));
     }
-    for wish in wishes {
+    for mut wish in wishes {
+        if let SamplingKey::Sampled { .. } = wish.setting.sampling {
+            out.skipped.extend(wish.split_synthetic(arms));
+        }
+        if wish.arms.is_empty() {
+            continue;
+        }
         let target = targets.iter().position(|t| t.spec.id == wish.target);
         let why = match (target, library.lacks(wish.suite)) {
             (Some(target), None) => {
@@ -222,6 +228,27 @@ fn wishes(matrix: &Matrix, arms: &[ArmPlan]) -> Result<Vec<Wish>> {
 }
 
 impl Wish {
+    /// Takes out the arms whose acceptance is drawn, as a group that cannot run, and with them a vanilla that would be
+    /// left alone.
+    fn split_synthetic(&mut self, arms: &[ArmPlan]) -> Option<SkippedGroup> {
+        let is_drawn = |arm: &usize| arms[*arm].acceptance.is_synthetic();
+        let is_vanilla = |arm: &usize| arms[*arm].key() == VANILLA;
+        if !self.arms.iter().any(is_drawn) {
+            return None;
+        }
+        let others = self.arms.iter().filter(|arm| !is_drawn(arm));
+        let is_lonely = others.copied().all(|arm| is_vanilla(&arm));
+        let out = self.arms.extract_if(.., |arm| is_drawn(arm) || is_lonely);
+        Some(SkippedGroup {
+            cell: cell(&self.target, self.suite, self.setting, ""),
+            arms: out.collect(),
+            why: format!(
+                "acceptance=synthetic-T needs the text before it is decoded, which is known of greedy decoding alone, not of --sampling {}",
+                self.setting.sampling
+            ),
+        })
+    }
+
     /// Takes out what an exclusion names; whether anything but a lonely vanilla is left.
     fn survives(&mut self, exclude: &Exclude, arms: &[ArmPlan]) -> bool {
         let names = |list: &Option<Vec<String>>, own: &str| {

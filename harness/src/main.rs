@@ -49,6 +49,7 @@ mod show;
 mod stage;
 mod start;
 mod study;
+mod synthetic;
 mod target_pull;
 mod train;
 mod verdicts;

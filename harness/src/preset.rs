@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::cli::{SelectArgs, ThinkingArg};
 use crate::matrix::{self, Matrix, MatrixFile, Switch};
+use crate::synthetic;
 
 /// Adding a preset is adding a line here and the file it names.
 const FILES: [(&str, &str); 6] = [
@@ -39,8 +40,16 @@ pub(crate) fn load(id: &str) -> Result<Matrix> {
 /// What was asked for: the file of `--matrix` or the preset of `--preset`, and what was typed over it.
 ///
 /// # Errors
-/// If the preset is unknown or the file is not there or not understood.
+/// If the preset is unknown, the file is not there or not understood, or `--acceptance` is not understood.
 pub(crate) fn asked(args: &SelectArgs) -> Result<Matrix> {
+    let mut matrix = without_acceptance(args)?;
+    if let Some(acceptance) = &args.acceptance {
+        synthetic::impose(acceptance, &mut matrix)?;
+    }
+    Ok(matrix)
+}
+
+fn without_acceptance(args: &SelectArgs) -> Result<Matrix> {
     let typed = typed(args);
     match &args.matrix {
         Some(path) => {

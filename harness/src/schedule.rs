@@ -410,6 +410,7 @@ mod tests {
             method: "toy".into(),
             drafter: Box::new(baselines::Vanilla),
             schedule: Schedule::Adaptive,
+            acceptance: crate::synthetic::Acceptance::Real,
         };
         let key = SamplingKey::Greedy;
         let cost = drafting(&mut target, &mut arm, &[&[1, 2], &[3]], (key, 4)).unwrap();

@@ -213,10 +213,19 @@ pub(crate) fn load(
             plan.key(),
             ROUND_ROOM - 1
         );
+        let drawn = plan.acceptance.is_synthetic();
+        ensure!(
+            !(drawn && drafter.drafts_trees()),
+            "method {}: acceptance=synthetic-T is for chains of drafts, its drafter proposes trees; leave mode=tree out",
+            plan.key()
+        );
+        let method = || format!("method {}", plan.key());
+        plan.acceptance.check(n_drafts).with_context(method)?;
         let arm = Arm {
             method: plan.key().to_owned(),
             drafter,
             schedule: plan.schedule,
+            acceptance: plan.acceptance,
         };
         arms.push((arm_idx, arm));
     }
