@@ -42,6 +42,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         runs,
         coverage,
         unfinished,
+        synthetic,
     } = read(&args.runs)?;
     let layout = layout(&runs);
     let projections = costs.map(|costs| projected(&records, &costs)).transpose()?;
@@ -82,7 +83,7 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
     let short = tables(&papers, &sheets, &SAID);
     say(&format!(
         "{short}{more}\n{}{} files in {}, report.html first\n",
-        missing(&records, &unfinished),
+        missing(&records, &unfinished, &synthetic),
         written.len(),
         args.out.display()
     ))?;
@@ -98,6 +99,8 @@ struct Read {
     coverage: Vec<CoverageRecord>,
     /// Folders of runs that lack some of their groups.
     unfinished: Vec<PathBuf>,
+    /// Arms that were left out, since their acceptance is synthetic.
+    synthetic: BTreeSet<String>,
 }
 
 /// Reads folders, of which no two may hold answers of one cell.
@@ -117,6 +120,10 @@ fn read(dirs: &[PathBuf]) -> Result<Read> {
             );
             continue;
         };
+        let (made_up, its): (Vec<Record>, Vec<Record>) =
+            its.into_iter().partition(|r| r.cell.is_synthetic());
+        out.synthetic
+            .extend(made_up.into_iter().map(|r| r.cell.method));
         let is_answer = |r: &&Record| matches!(r.outcome, Outcome::Ok(_));
         let own: BTreeSet<Cell> = its
             .iter()
@@ -297,8 +304,13 @@ fn projected(records: &[Record], costs: &CostInput) -> Result<Sheet> {
 }
 
 /// What was asked for and has no answer, a line a reason.
-fn missing(records: &[Record], unfinished: &[PathBuf]) -> String {
+fn missing(records: &[Record], unfinished: &[PathBuf], synthetic: &BTreeSet<String>) -> String {
     let mut lines: BTreeSet<String> = BTreeSet::new();
+    for arm in synthetic {
+        lines.insert(format!(
+            "left out: {arm}: its acceptance is synthetic, so it measures costs and not a drafter; the run's own table has it\n"
+        ));
+    }
     for dir in unfinished {
         let dir = dir.display();
         lines.insert(format!(

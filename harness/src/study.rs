@@ -61,7 +61,8 @@ pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
             "{}: holds neither {RECORDS} nor {COVERAGE}; name the folder of a run",
             run.display()
         );
-        if let Some(answers) = answers {
+        if let Some(mut answers) = answers {
+            answers.retain(|r| !r.cell.is_synthetic());
             add_records(&mut records, answers, run);
         }
         if ranks.is_file() {

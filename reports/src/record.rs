@@ -59,6 +59,13 @@ impl Cell {
         }
     }
 
+    /// Whether how many drafts a round keeps was drawn and not found (`acceptance=synthetic-T`): such a cell measures
+    /// costs and says nothing about its drafter.
+    pub fn is_synthetic(&self) -> bool {
+        let mut options = self.method.split(':').skip(1);
+        options.any(|option| option.starts_with("acceptance=synthetic"))
+    }
+
     /// Whether all answers of a pass are one batch, in which sequences may share the machine; otherwise every answer is a
     /// batch of its own.
     pub fn is_batched(&self) -> bool {
