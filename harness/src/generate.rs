@@ -30,12 +30,7 @@ const PLAIN: &str = "\x1b[0m";
 pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     plan::at_least_one("--max-new", args.max_new)?;
     let key = SamplingKey::from_str(&args.sampling).context("--sampling")?;
-    let arm = ArmPlan::parse(&args.method)?;
-    ensure!(
-        !arm.acceptance.is_synthetic(),
-        "--method {}: acceptance=synthetic-T is for `draftbench run`, which proves the text the same; leave it out",
-        arm.key()
-    );
+    let arm = asked_arm(&args.method)?;
     let shelf = Shelf::new(&args.machine.models())?;
     let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
     shelf.check_used(target.sources())?;
@@ -107,6 +102,15 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         say(&summary(generation, &times))?;
     }
     Ok(Verdict::Fine)
+}
+
+fn asked_arm(method: &str) -> Result<ArmPlan> {
+    let arm = ArmPlan::parse(method)?;
+    ensure!(
+        !arm.acceptance.is_synthetic(),
+        "--method {method}: acceptance=synthetic-T is for `draftbench run`, which proves the text the same; leave it out"
+    );
+    Ok(arm)
 }
 
 /// What steps of one sequence cost behind this prompt.
