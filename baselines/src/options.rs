@@ -23,6 +23,10 @@ pub const COMMON_OPTIONS: &[(&str, &str)] = &[
         "acceptance",
         "real, or synthetic-T: drafts are replaced so that T tokens are committed a round, to measure costs alone",
     ),
+    (
+        "weights",
+        "stored, or random: made up for the config.json in the drafter's folder; needs acceptance=synthetic-T",
+    ),
 ];
 
 /// Names that stand for a method with options.

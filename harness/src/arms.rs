@@ -1,6 +1,8 @@
 //! Arms, the columns of a run, and what each gets on a target.
 
-use anyhow::{Result, bail};
+use std::str::FromStr;
+
+use anyhow::{Result, bail, ensure};
 use models::{Precision, Source, TargetSpec};
 
 use crate::assets::Shelf;
@@ -20,6 +22,30 @@ pub(crate) struct ArmPlan {
     pub(crate) schedule: Schedule,
     /// How they come to be accepted.
     pub(crate) acceptance: Acceptance,
+    /// Whether its drafter was trained.
+    pub(crate) weights: DrafterWeights,
+}
+
+/// The value of an arm's `weights` option, spelled `stored` or `random`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum DrafterWeights {
+    /// Those in its folder.
+    #[default]
+    Stored,
+    /// Made up for the config.json in its folder.
+    Random,
+}
+
+impl FromStr for DrafterWeights {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "stored" => Ok(Self::Stored),
+            "random" => Ok(Self::Random),
+            _ => Err(()),
+        }
+    }
 }
 
 impl ArmPlan {
@@ -60,6 +86,9 @@ impl ArmPlan {
             max_draft,
             schedule,
             acceptance,
+            weights: options
+                .get("weights", "stored or random")?
+                .unwrap_or_default(),
             arm,
         })
     }
@@ -100,7 +129,13 @@ impl DrafterPlan {
         };
         let folder = format!("{}-{suffix}", spec.id);
         match shelf.find(&folder) {
-            Some(source) => Self::Ready(arm, Some(source)),
+            Some(source) => {
+                let source = match arm.weights {
+                    DrafterWeights::Stored => source,
+                    DrafterWeights::Random => Source::Random(Box::new(source)),
+                };
+                Self::Ready(arm, Some(source))
+            }
             None => {
                 let why = format!(
                     "{} has no drafter for {}: no folder {folder}/ under --checkpoints or inside the binary",
@@ -139,6 +174,62 @@ pub(crate) fn target_plan(id: &str, arms: &[ArmPlan], shelf: &Shelf) -> Result<T
     })
 }
 
+/// Refuses random weights beside arms whose acceptance is measured, which would be noise.
+///
+/// # Errors
+/// If target or drafters have such weights, and acceptance is not drawn for every drafting arm, or none drafts.
+pub(crate) fn check_random(targets: &[TargetPlan], arms: &[ArmPlan]) -> Result<()> {
+    let random = |arm: &&ArmPlan| arm.weights == DrafterWeights::Random;
+    let target = targets.iter().find(|t| t.is_random());
+    let what = match (target, arms.iter().find(random)) {
+        (Some(target), _) => format!("--weights: {}", target.source.place()),
+        (None, Some(arm)) => format!("method {}: weights=random", arm.key()),
+        (None, None) => return Ok(()),
+    };
+    let mut drafting = arms
+        .iter()
+        .filter(|arm| arm.checkpoint.is_some())
+        .peekable();
+    ensure!(
+        drafting.peek().is_some(),
+        "{what}: nothing drafts; name a method with --methods and a length with --acceptance synthetic:T"
+    );
+    if let Some(real) = drafting.find(|arm| !arm.acceptance.is_synthetic()) {
+        bail!(
+            "{what}: random weights show costs and no acceptance, so every method of the run needs one that is given, and {} has none; add --acceptance synthetic:T",
+            real.key()
+        );
+    }
+    let Some(target) = target else {
+        return Ok(());
+    };
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        ensure!(
+            target.source.exists(name),
+            "{what}: {} is missing, and prompts have to be tokenized; put {name} of a model whose token ids lie below this config's vocab_size beside config.json",
+            target.source.label(name)
+        );
+    }
+    Ok(())
+}
+
+/// Refuses what only `draftbench run` does: an acceptance that is drawn, and random weights.
+///
+/// # Errors
+/// If the arm or the target is such.
+pub(crate) fn check_real(target: &TargetPlan, arm: &ArmPlan) -> Result<()> {
+    let what = if arm.acceptance.is_synthetic() {
+        format!("method {}: acceptance=synthetic-T is", arm.key())
+    } else if arm.weights == DrafterWeights::Random {
+        format!("method {}: weights=random is", arm.key())
+    } else if target.is_random() {
+        format!("--weights: {} are", target.source.place())
+    } else {
+        return Ok(());
+    };
+    bail!("{what} for `draftbench run` alone; leave it out")
+}
+
 fn no_files(spec: &TargetSpec) -> String {
     match spec.files {
         models::Files::Embedded => format!(
@@ -153,6 +244,11 @@ fn no_files(spec: &TargetSpec) -> String {
 }
 
 impl TargetPlan {
+    /// Whether its weights are made up.
+    pub(crate) fn is_random(&self) -> bool {
+        matches!(self.source, Source::Random(_))
+    }
+
     /// Where weights come from, if any are not inside the binary.
     pub(crate) fn weights(&self) -> Option<String> {
         self.sources()

@@ -6,16 +6,82 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 use include_dir::{Dir, include_dir};
 use models::{DecoderConfig, Gguf, Precision, Source, TargetSpec};
+use serde::{Deserialize, Serialize};
+
+const CONFIG: &str = "config.json";
 
 static TINY: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/../assets/tiny");
+
+/// What `--weights` takes, and how a plan keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub(crate) enum WeightsAt {
+    /// A GGUF file or a checkpoint folder.
+    Files(PathBuf),
+    /// Random weights for a config.json, or for that of a folder.
+    Random(PathBuf),
+}
+
+/// How random weights are spelled.
+const RANDOM: &str = "random:";
+
+impl From<String> for WeightsAt {
+    fn from(text: String) -> Self {
+        match text.strip_prefix(RANDOM) {
+            Some(config) => Self::Random(config.into()),
+            None => Self::Files(text.into()),
+        }
+    }
+}
+
+impl From<WeightsAt> for String {
+    fn from(at: WeightsAt) -> Self {
+        match at {
+            WeightsAt::Files(path) => path.display().to_string(),
+            WeightsAt::Random(config) => format!("{RANDOM}{}", config.display()),
+        }
+    }
+}
+
+impl WeightsAt {
+    fn absolute(&self) -> std::io::Result<Self> {
+        Ok(match self {
+            Self::Files(path) => Self::Files(std::path::absolute(path)?),
+            Self::Random(config) => Self::Random(std::path::absolute(config)?),
+        })
+    }
+
+    fn source(&self) -> Result<Source> {
+        let refused = || format!("--weights {}", String::from(self.clone()));
+        match self {
+            Self::Files(path) if path.is_dir() => Ok(Source::Dir(path.clone())),
+            Self::Files(path) => Ok(Source::Gguf(Gguf::open(path).with_context(refused)?)),
+            Self::Random(config) => {
+                let dir = match config.file_name() {
+                    Some(name) if name == CONFIG && config.is_file() => {
+                        config.parent().filter(|dir| *dir != Path::new(""))
+                    }
+                    _ => Some(config.as_path()),
+                };
+                let dir = dir.unwrap_or(Path::new(".")).to_owned();
+                ensure!(
+                    dir.join(CONFIG).is_file(),
+                    "{}: is neither a {CONFIG} nor a folder that holds one",
+                    refused()
+                );
+                Ok(Source::Random(Box::new(Source::Dir(dir))))
+            }
+        }
+    }
+}
 
 /// Where models lie and how they are loaded, as typed or as a plan has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelPaths {
     /// Folder of model folders.
     pub(crate) checkpoints: Option<PathBuf>,
-    /// The one target's own files: a GGUF file or a checkpoint folder.
-    pub(crate) weights: Option<PathBuf>,
+    /// The one target's own files.
+    pub(crate) weights: Option<WeightsAt>,
     /// How weight matrices are kept, f32 where nothing is said.
     pub(crate) dtype: Option<Precision>,
 }
@@ -23,10 +89,14 @@ pub(crate) struct ModelPaths {
 impl ModelPaths {
     /// Each path of this machine, or else the one in `planned`.
     pub(crate) fn or(&self, planned: &Self) -> Self {
-        let either = |a: &Option<PathBuf>, b: &Option<PathBuf>| a.clone().or_else(|| b.clone());
+        let Self {
+            checkpoints,
+            weights,
+            ..
+        } = self.clone();
         Self {
-            checkpoints: either(&self.checkpoints, &planned.checkpoints),
-            weights: either(&self.weights, &planned.weights),
+            checkpoints: checkpoints.or_else(|| planned.checkpoints.clone()),
+            weights: weights.or_else(|| planned.weights.clone()),
             dtype: self.dtype.or(planned.dtype),
         }
     }
@@ -36,10 +106,11 @@ impl ModelPaths {
     /// # Errors
     /// If the current folder is unknown.
     pub(crate) fn absolute(&self) -> std::io::Result<Self> {
-        let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+        let checkpoints = self.checkpoints.as_ref().map(std::path::absolute);
+        let weights = self.weights.as_ref().map(WeightsAt::absolute);
         Ok(Self {
-            checkpoints: absolute(&self.checkpoints)?,
-            weights: absolute(&self.weights)?,
+            checkpoints: checkpoints.transpose()?,
+            weights: weights.transpose()?,
             dtype: self.dtype,
         })
     }
@@ -58,7 +129,8 @@ impl Shelf {
     /// A shelf that looks into these paths first.
     ///
     /// # Errors
-    /// If the folder of models is none, or the target's files are neither a folder nor a GGUF file that can be read.
+    /// If the folder of models is none, or the target's files are neither a folder nor a GGUF file that can be read, or
+    /// random weights have no config.
     pub(crate) fn new(paths: &ModelPaths) -> Result<Self> {
         let ModelPaths {
             checkpoints,
@@ -70,7 +142,7 @@ impl Shelf {
         }
         Ok(Self {
             checkpoints: checkpoints.clone(),
-            weights: weights.as_deref().map(weights_of).transpose()?,
+            weights: weights.as_ref().map(WeightsAt::source).transpose()?,
             precision: dtype.unwrap_or_default(),
         })
     }
@@ -174,21 +246,20 @@ impl Shelf {
         let Some(dir) = &self.checkpoints else {
             return Ok(());
         };
-        if !sources.any(|source| matches!(source, Source::Dir(at) if at.starts_with(dir))) {
+        fn place(source: &Source) -> Option<&Path> {
+            match source {
+                Source::Dir(at) => Some(at),
+                Source::Random(files) => place(files),
+                Source::Embedded { .. } | Source::Gguf(_) => None,
+            }
+        }
+        if !sources.any(|source| place(source).is_some_and(|at| at.starts_with(dir))) {
             bail!(
                 "--checkpoints {}: holds no folder named like a target in use (<target>) or its drafter (<target>-<method>)",
                 dir.display()
             );
         }
         Ok(())
-    }
-}
-
-fn weights_of(path: &Path) -> Result<Source> {
-    let refused = || format!("--weights {}", path.display());
-    match path.is_dir() {
-        true => Ok(Source::Dir(path.to_owned())),
-        false => Ok(Source::Gguf(Gguf::open(path).with_context(refused)?)),
     }
 }
 

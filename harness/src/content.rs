@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use models::{Precision, Source};
+use models::{DecoderConfig, Precision, Source};
 use rayon::prelude::*;
 use reports::{ArrivalKey, Cell, SamplingKey, Thinking};
 use serde::{Deserialize, Serialize};
@@ -225,6 +225,7 @@ impl Hashes {
 /// SHA-256 over the names and hashes of a model's files.
 fn model_sha256(source: &Source) -> Result<String> {
     let mut lines: Vec<String> = match source {
+        Source::Random(files) => vec![format!("random weights for {}\n", model_sha256(files)?)],
         Source::Embedded { files, .. } => files
             .par_iter()
             .filter(|(name, _)| is_content(name))
@@ -273,7 +274,8 @@ fn model_files(source: &Source) -> Result<Vec<(String, PathBuf)>> {
     Ok(out)
 }
 
-/// Bytes of a model's weight files; of a GGUF file, those of its tensors once they are f32.
+/// Bytes of a model's weight files; of a GGUF file, those of its tensors once they are f32, and so of random weights, as
+/// far as one row meets them and they are a target's.
 ///
 /// # Errors
 /// If a folder cannot be listed.
@@ -295,6 +297,10 @@ pub(crate) fn weight_file_bytes(source: &Source) -> Result<u64> {
             Ok(sum)
         }
         Source::Gguf(gguf) => Ok(gguf.f32_bytes()),
+        Source::Random(files) => {
+            let config = DecoderConfig::load(files).ok();
+            Ok(config.map_or(0, |config| 4 * config.weights_per_row() as u64))
+        }
     }
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn coverage(args: &CoverageArgs) -> Ending {
     let shelf = Shelf::new(&args.machine.models())?;
     let arm = ArmPlan::parse(&format!("dflash:checkpoint={}", args.checkpoint))?;
     let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
+    arms::check_real(&target, &arm)?;
     shelf.check_used(target.sources())?;
     let out = match &args.out {
         Some(dir) => dir.clone(),

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use decode::{
     Generation, Parts, Phase, Probe, Request, RequestId, Round, Settings, StepCost, Target as _,
     TokenId,
@@ -30,9 +30,10 @@ const PLAIN: &str = "\x1b[0m";
 pub(crate) fn generate(args: &GenerateArgs) -> Ending {
     plan::at_least_one("--max-new", args.max_new)?;
     let key = SamplingKey::from_str(&args.sampling).context("--sampling")?;
-    let arm = asked_arm(&args.method)?;
+    let arm = ArmPlan::parse(&args.method)?;
     let shelf = Shelf::new(&args.machine.models())?;
     let target = arms::target_plan(&args.target, std::slice::from_ref(&arm), &shelf)?;
+    arms::check_real(&target, &arm)?;
     shelf.check_used(target.sources())?;
     for drafter in &target.drafters {
         if let DrafterPlan::Skipped(_, why) = drafter {
@@ -102,15 +103,6 @@ pub(crate) fn generate(args: &GenerateArgs) -> Ending {
         say(&summary(generation, &times))?;
     }
     Ok(Verdict::Fine)
-}
-
-fn asked_arm(method: &str) -> Result<ArmPlan> {
-    let arm = ArmPlan::parse(method)?;
-    ensure!(
-        !arm.acceptance.is_synthetic(),
-        "--method {method}: acceptance=synthetic-T is for `draftbench run`, which proves the text the same; leave it out"
-    );
-    Ok(arm)
 }
 
 /// What steps of one sequence cost behind this prompt.

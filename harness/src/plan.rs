@@ -145,6 +145,7 @@ pub(crate) fn resolve(request: Request) -> Result<Plan> {
     if !targets.is_empty() {
         shelf.check_used(targets.iter().flat_map(TargetPlan::sources))?;
     }
+    arms::check_random(&targets, &arms)?;
     let limits = limits(matrix)?;
     let library = library(&request)?;
     let groups = group::build(matrix, &arms, &targets, &absent, &library)?;

@@ -9,7 +9,7 @@ use reports::Cell;
 use serde::{Deserialize, Serialize};
 
 use crate::arms::{DrafterPlan, TargetPlan};
-use crate::assets::ModelPaths;
+use crate::assets::{ModelPaths, WeightsAt};
 use crate::cli::DirArgs;
 use crate::content::{Content, Hashes, sha256_of_json, weight_file_bytes};
 use crate::engine::Tokens;
@@ -39,7 +39,7 @@ pub(crate) struct PlanFile {
     pub(crate) checkpoints: Option<PathBuf>,
     /// The target's own files when the plan was made; `--weights` takes their place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) weights: Option<PathBuf>,
+    pub(crate) weights: Option<WeightsAt>,
     /// How weight matrices are kept, f32 where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dtype: Option<Precision>,
@@ -281,7 +281,11 @@ fn f32_bytes(target: &TargetPlan) -> Result<u64> {
 }
 
 /// How much wider f32 is than the weights on disk: `torch_dtype` or `dtype` of config.json, f32 where it says nothing.
+/// Random weights are f32.
 fn widening(source: &models::Source) -> u64 {
+    if let models::Source::Random(_) = source {
+        return 1;
+    }
     let config = source.read("config.json").ok();
     let config = config.and_then(|c| serde_json::from_slice::<serde_json::Value>(&c).ok());
     let dtype = config

@@ -12,6 +12,7 @@ mod fields;
 mod gguf;
 mod layer;
 mod mlp;
+mod random;
 mod rope;
 mod source;
 mod spec;

@@ -21,6 +21,9 @@ pub enum Source {
     },
     /// A GGUF file.
     Gguf(Gguf),
+    /// The files of another set, but for weights, which nobody trained: of the shapes that are asked for, and the same
+    /// each time.
+    Random(Box<Source>),
 }
 
 impl Source {
@@ -30,6 +33,7 @@ impl Source {
             Self::Dir(dir) => dir.display().to_string(),
             Self::Embedded { name, .. } => format!("embedded {name}"),
             Self::Gguf(gguf) => gguf.label(),
+            Self::Random(files) => format!("random weights for {}", files.place()),
         }
     }
 
@@ -39,6 +43,7 @@ impl Source {
             Self::Dir(dir) => dir.join(file).display().to_string(),
             Self::Embedded { name, .. } => format!("embedded {name}/{file}"),
             Self::Gguf(gguf) => format!("{} as {file}", gguf.label()),
+            Self::Random(files) => files.label(file),
         }
     }
 
@@ -46,6 +51,7 @@ impl Source {
     pub fn exists(&self, file: &str) -> bool {
         match self {
             Self::Dir(dir) => dir.join(file).is_file(),
+            Self::Random(files) => files.exists(file),
             Self::Embedded { .. } | Self::Gguf(_) => self.in_memory(file).is_some(),
         }
     }
@@ -57,6 +63,7 @@ impl Source {
     pub fn read(&self, file: &str) -> Result<Vec<u8>> {
         match self {
             Self::Dir(dir) => std::fs::read(dir.join(file)).map_err(|e| self.unreadable(file, e)),
+            Self::Random(files) => files.read(file),
             Self::Embedded { .. } | Self::Gguf(_) => Ok(self.held(file)?.to_vec()),
         }
     }
@@ -67,6 +74,7 @@ impl Source {
             Self::Dir(dir) => std::fs::metadata(dir.join(file))
                 .map(|meta| meta.len())
                 .map_err(|e| self.unreadable(file, e)),
+            Self::Random(files) => files.len_bytes(file),
             Self::Embedded { .. } | Self::Gguf(_) => Ok(self.held(file)?.len() as u64),
         }
     }
@@ -88,6 +96,7 @@ impl Source {
                     .map_err(|e| self.unreadable(file, e))?;
                 Ok(bytes)
             }
+            Self::Random(files) => files.read_range(file, start, len),
             Self::Embedded { .. } | Self::Gguf(_) => {
                 let start = usize::try_from(start).ok().ok_or_else(too_short)?;
                 let end = start.checked_add(len).ok_or_else(too_short)?;
@@ -104,7 +113,7 @@ impl Source {
 
     fn in_memory(&self, file: &str) -> Option<&[u8]> {
         match self {
-            Self::Dir(_) => None,
+            Self::Dir(_) | Self::Random(_) => None,
             Self::Embedded { files, .. } => {
                 let found = files.iter().find(|(name, _)| *name == file);
                 found.map(|(_, bytes)| *bytes)

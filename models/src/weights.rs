@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{LoadError, Result};
 use crate::fields::Fields;
 use crate::gguf::Gguf;
+use crate::random;
 use crate::source::Source;
 
 const SINGLE: &str = "model.safetensors";
@@ -23,7 +24,8 @@ const MAX_HEADER_BYTES: u64 = 100 << 20;
 /// The tensors of a checkpoint that have not been taken yet.
 ///
 /// Names may carry the prefix `model.` or not; asking for either form finds both. BF16, F16 and what a GGUF file holds
-/// become F32.
+/// become F32. Of [`Source::Random`] every tensor is there that is asked for, in the shape that is asked for, but none is
+/// listed.
 #[derive(Debug)]
 pub struct Weights {
     /// What errors name when no file can be named.
@@ -97,7 +99,9 @@ impl Weights {
     pub fn open(source: &Source) -> Result<Self> {
         let mut entries = BTreeMap::new();
         let place;
-        if let Source::Gguf(gguf) = source {
+        if let Source::Random(_) = source {
+            place = source.place();
+        } else if let Source::Gguf(gguf) = source {
             place = source.place();
             let entry = |(name, shape): (&str, &[usize])| {
                 (name.to_owned(), Entry::Gguf(gguf.clone(), shape.to_vec()))
@@ -158,6 +162,11 @@ impl Weights {
         &self.place
     }
 
+    /// Whether tensors are made up, so that none is there until it is taken.
+    pub fn is_random(&self) -> bool {
+        matches!(self.source, Some(Source::Random(_)))
+    }
+
     /// From now on [`Self::take_matrix`] hands matrices over in this precision.
     #[must_use]
     pub fn kept_as(self, matrices: Precision) -> Self {
@@ -185,6 +194,9 @@ impl Weights {
     /// # Errors
     /// If it is missing, has another shape or a type other than BF16, F16 and F32, or cannot be read.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        if self.is_random() {
+            return random::tensor(name, shape);
+        }
         let (name, entry) = self.remove(name, shape)?;
         let tensor = match entry {
             Entry::Held(tensor) => tensor,
@@ -203,11 +215,15 @@ impl Weights {
         Ok(matrix.to_dtype(self.matrices.dtype())?)
     }
 
-    /// Hands a list of whole numbers over, stored as I64, I32 or U32, or as bytes or truth values (0 and 1).
+    /// Hands a list of whole numbers over, stored as I64, I32 or U32, or as bytes or truth values (0 and 1). Made up, they
+    /// are 0.
     ///
     /// # Errors
     /// If it is missing, has not `len` entries in one dimension or another type, or cannot be read.
     pub fn take_integers(&mut self, name: &str, len: usize) -> Result<Vec<i64>> {
+        if self.is_random() {
+            return Ok(vec![0; len]);
+        }
         let (name, entry) = self.remove(name, &[len])?;
         let list = match entry {
             Entry::Held(tensor) => tensor.to_dtype(DType::I64)?.to_vec1()?,

@@ -99,12 +99,15 @@ impl Layout {
             .sum()
     }
 
-    /// The layout all of whose tensors the checkpoint has in the shape that the sizes want; `file` is what the error
-    /// names.
+    /// The layout all of whose tensors the checkpoint has in the shape that the sizes want, L1 of random weights; `file` is
+    /// what the error names.
     ///
     /// # Errors
     /// [`Error::Config`] if there is none, with what each layout lacks.
     pub(crate) fn of(weights: &Weights, sizes: &CorrectorSizes, file: &str) -> crate::Result<Self> {
+        if weights.is_random() {
+            return Ok(Self::L1);
+        }
         let mut why = "the corrector's tensors fit no layout".to_owned();
         for layout in Self::ALL {
             let is_wrong = |(name, shape): &(String, Vec<usize>)| {

@@ -57,8 +57,8 @@ pub enum StateForm {
     Normed,
 }
 
-/// Shape of an EAGLE-3 drafter. The width of a head and the norms of queries and keys are not here: configs
-/// contradict their tensors, so the tensors decide.
+/// Shape of an EAGLE-3 drafter. The norms of queries and keys are not here, and the width of a head only as the config
+/// has it: configs contradict their tensors, so the tensors decide.
 #[derive(Clone, Debug)]
 pub struct Eagle3Config {
     /// Width of the drafter's own stream, H.
@@ -77,6 +77,8 @@ pub struct Eagle3Config {
     pub n_heads: usize,
     /// Key and value heads.
     pub n_kv_heads: usize,
+    /// Width of a head, where no tensor tells: random weights have none.
+    pub head_dim_said: usize,
     /// Inner width of the feed-forward block.
     pub intermediate: usize,
     /// Epsilon of every norm.
@@ -181,7 +183,7 @@ impl Eagle3Config {
         let n_heads = fields.size("num_attention_heads")?;
         let n_kv_heads: Option<usize> = fields.optional("num_key_value_heads")?;
         models::full_attention_only(fields, 1)?;
-        fields.ignore(&["head_dim"]);
+        let head_dim: Option<usize> = fields.optional("head_dim")?;
         Ok(Self {
             hidden,
             vocab,
@@ -191,6 +193,7 @@ impl Eagle3Config {
             n_target_layers: None,
             n_heads,
             n_kv_heads: n_kv_heads.unwrap_or(n_heads),
+            head_dim_said: head_dim.unwrap_or(hidden / n_heads),
             intermediate: fields.size("intermediate_size")?,
             rms_eps: fields.positive("rms_norm_eps")? as f32,
             rope: rope(fields)?,

@@ -63,12 +63,16 @@ impl Net {
             true => Some(weights.take("norm.weight", &[h])?),
             false => None,
         };
-        let mut table = |name: &str, rows: usize| match weights.has(name) {
-            true => weights.take_matrix(name, [rows, h]).map(Some),
-            false => Ok(None),
+        // Random weights have every table that the target's cannot stand in for.
+        let narrow = h != config.tap_width;
+        let few = config.draft_vocab != config.vocab;
+        let mut table = |name: &str, rows: usize, own: bool| {
+            let is_there = weights.has(name) || (own && weights.is_random());
+            let table = is_there.then(|| weights.take_matrix(name, [rows, h]));
+            table.transpose()
         };
-        let embed = table("embed_tokens.weight", config.vocab)?;
-        let head = table("lm_head.weight", config.draft_vocab)?;
+        let embed = table("embed_tokens.weight", config.vocab, narrow)?;
+        let head = table("lm_head.weight", config.draft_vocab, narrow || few)?;
         let net = Self {
             vocab: DraftVocab::load(weights, config.vocab, config.draft_vocab)?,
             attention_dims,
@@ -181,6 +185,7 @@ fn attention_dims(config: &Eagle3Config, weights: &Weights, layer: &str) -> Resu
     let name = format!("{layer}self_attn.q_proj.weight");
     let rows = match weights.shape(&name) {
         Some(&[rows, _]) => rows,
+        None if weights.is_random() => config.n_heads * config.head_dim_said,
         _ => {
             return Err(Error::Load(models::LoadError::MissingTensor {
                 file: weights.place().to_owned(),

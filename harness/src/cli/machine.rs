@@ -1,11 +1,12 @@
 //! What commands that load models and time them share.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use models::Precision;
 
-use crate::assets::ModelPaths;
+use crate::assets::{ModelPaths, WeightsAt};
 
 /// How weight matrices are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -33,15 +34,20 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoints: Option<PathBuf>,
     /// The target's own files, in place of `<target>/` under --checkpoints: a GGUF file or a folder in Hugging Face
-    /// layout. Only with one target
-    #[arg(long, value_name = "PATH")]
-    pub(crate) weights: Option<PathBuf>,
+    /// layout. Only with one target. random:CONFIG makes up weights for a config.json, or a folder that holds one, for
+    /// costs: the tokenizer's files lie beside it, and every drafting method needs --acceptance
+    #[arg(long, value_name = "PATH", value_parser = weights_at)]
+    pub(crate) weights: Option<WeightsAt>,
     /// How weight matrices are kept in memory; activations and sums are f32 [default: f32]
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<DtypeArg>,
     /// Threads that compute [default: one a core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u32>,
+}
+
+fn weights_at(text: &str) -> Result<WeightsAt, Infallible> {
+    Ok(text.to_owned().into())
 }
 
 impl MachineArgs {
