@@ -317,7 +317,7 @@ pub(crate) enum DataCommand {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum TargetCommand {
-    /// Make the folder that --checkpoints and training take, DIR/<target>, of a GGUF file, weights in f32
+    /// Make the folder that --checkpoints and training take, named like the target and in DIR, of a GGUF file; weights in f32
     Pull {
         /// Target model, such as smollm2-135m
         #[arg(value_name = "ID")]
