@@ -1,6 +1,6 @@
 //! Tensor operations of the forward pass: a readable reference and a fast path for each.
 //!
-//! Every op takes f32 tensors and goes through candle's custom ops, so that a CUDA twin can stand beside the CPU
+//! Every op takes f32 tensors (weights of a product may be bf16) and goes through candle's custom ops, so that a CUDA twin can stand beside the CPU
 //! one; on a device without a twin candle reports an error that names the op. The CPU paths promise more than candle's
 //! own: **a row of the result has the same bits whatever the other rows of the call, the number of rows and the number
 //! of threads are**. A verify pass over 16 rows thus yields exactly the logits of 16 single steps. Different
