@@ -2,7 +2,8 @@
 //!
 //! The real drafter runs, then its drafts are replaced so that the target keeps a drawn number of them: slot i survives
 //! with probability p given that those before it did, where p + p^2 + .. + p^K = tau - 1 over the K drafts of a round.
-//! (llama.cpp's `--spec-synth-len` is the same law.) The target's own greedy text goes into the slots that survive and
+//! (llama.cpp's `--spec-synth-len` is the same law.) A request draws once, and its rounds go on from there by the golden
+//! ratio, so that short runs come near to the length too; a round that the end of the answer cuts counts as in any run. The target's own greedy text goes into the slots that survive and
 //! a wrong token into the next one, so acceptance rule, text and caches are those of any other round. One cache is not:
 //! a draft model keeps keys and values of its own drafts where they were replaced, and what it proposes next, which is
 //! thrown away, is read from them.
@@ -12,8 +13,8 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
 use decode::{
-    Anchor, Committed, Drafter, Ended, Error, Generation, LayerId, Parts, Probe, Proposal, Request,
-    Sampling, Settings, Silent, Slot, StepCost, Target, TokenId, TokenIo, VerifyAll,
+    Anchor, Committed, Drafter, Draws, Ended, Error, Generation, LayerId, Parts, Probe, Proposal,
+    Request, Sampling, Settings, Silent, Slot, StepCost, Target, TokenId, TokenIo, VerifyAll,
 };
 
 use crate::matrix::Matrix;
@@ -224,10 +225,25 @@ pub(crate) struct Synthetic<'a> {
     live: BTreeMap<Slot, Live<'a>>,
 }
 
-/// What a slot will say.
+/// What a slot will say, and what its next round draws.
 struct Live<'a> {
     n_prompt: usize,
     text: &'a [TokenId],
+    /// Nothing before the first round.
+    uniform: Option<f64>,
+}
+
+/// The fraction of the golden ratio, whose multiples are spread most evenly over `[0, 1)`.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
+impl Live<'_> {
+    /// Uniform in `[0, 1)`, as a function of the seed, the request and the number of the round: nobody else draws from
+    /// a greedy sequence's stream.
+    fn draw(&mut self, draws: &mut Draws) -> f64 {
+        let uniform = self.uniform.unwrap_or_else(|| draws.uniform());
+        self.uniform = Some((uniform + GOLDEN).fract());
+        uniform
+    }
 }
 
 impl<'a> Synthetic<'a> {
@@ -314,6 +330,7 @@ impl Drafter for Synthetic<'_> {
         let live = Live {
             n_prompt: prompt.fed.len(),
             text: &text.tokens,
+            uniform: None,
         };
         self.live.insert(prompt.slot, live);
         self.inner.start(prompt)
@@ -329,9 +346,14 @@ impl Drafter for Synthetic<'_> {
         if sampling != Sampling::Greedy {
             return Err(broken("synthetic acceptance is for greedy decoding".into()));
         }
-        // One number a round. Nobody else draws from a greedy sequence's stream, so it is a function of the seed, the
-        // request and the number of the round.
-        let uniforms: Vec<f64> = rows.iter_mut().map(|row| row.draws.uniform()).collect();
+        let draw = |row: &mut Anchor<'_>| {
+            let live = self
+                .live
+                .get_mut(&row.slot)
+                .ok_or_else(|| strange(row.slot))?;
+            Ok(live.draw(row.draws))
+        };
+        let uniforms: Vec<f64> = rows.iter_mut().map(draw).collect::<decode::Result<_>>()?;
         let proposals = self.inner.propose(rows, io, sampling, probe)?;
         let replaced = proposals.into_iter().zip(rows.iter()).zip(uniforms);
         replaced

@@ -102,7 +102,7 @@ fn the_measured_length_is_the_asked_one_and_the_text_is_vanillas() {
             .map(|i| f64::from(2 * i - 1) * p.powi(i))
             .sum();
         let deviation = (square - (asked - 1.0).powi(2)).max(0.0).sqrt();
-        // Four standard errors: one seed in 16 000 lies outside.
+        // Four standard errors of independent rounds, which one seed in 16 000 leaves; these are spread more evenly.
         let slack = 4.0 * deviation / n.sqrt() + 1e-9;
         assert!(
             (got - asked).abs() <= slack,
