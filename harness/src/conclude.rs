@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Result;
-use reports::{ArrivalKey, Cell, Layout, Outcome, Record};
+use reports::{Apart, ArrivalKey, Cell, Layout, Outcome, Record, SYNTHETIC_NOTE};
 
 use crate::arms::{ArmPlan, TargetPlan};
 use crate::engine;
@@ -31,7 +31,7 @@ pub(crate) fn skipped_records(file: &PlanFile, run: &str) -> Vec<Record> {
     file.skipped.iter().flat_map(of_group).collect()
 }
 
-/// One table a setting.
+/// One table a setting; arms of given acceptance follow in tables of their own.
 ///
 /// # Errors
 /// If the plan names an arm that this program does not know.
@@ -55,7 +55,17 @@ pub(crate) fn table(
         machine,
         remarks,
     };
-    Ok(reports::render(records, &layout))
+    let apart = Apart::of(records.to_vec());
+    if apart.synthetic.is_empty() {
+        return Ok(reports::render(records, &layout));
+    }
+    let heading = format!("synthetic acceptance\n{SYNTHETIC_NOTE}\n\n");
+    let given = reports::render(&apart.synthetic, &layout);
+    if apart.measured.is_empty() {
+        return Ok(heading + &given);
+    }
+    let measured = reports::render(&apart.measured, &layout);
+    Ok(format!("{measured}\n{heading}{given}"))
 }
 
 /// The tables of the study of every target, which are also written to a folder.

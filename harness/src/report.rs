@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use reports::{
-    Cell, CostInput, CoverageRecord, Layout, LevelRow, Outcome, PageInput, PaperTable, Published,
-    Record, Sheet, TrainingLog,
+    Apart, Cell, CostInput, CoverageRecord, Layout, LevelRow, Outcome, PageInput, PaperTable,
+    Published, Record, Sheet, TrainingLog,
 };
 use serde_json::Value;
 
@@ -23,10 +23,17 @@ use crate::study;
 const PAGE: &str = "report.html";
 
 /// Tables that stand in `tables.md`; the others are for programs.
-const READ: [&str; 5] = ["conventions", "levels", "drafts", "phases", "published"];
+const READ: [&str; 6] = [
+    "conventions",
+    "levels",
+    "drafts",
+    "phases",
+    "published",
+    "synthetic",
+];
 
 /// Of these, the tables that are printed too.
-const SAID: [&str; 2] = ["conventions", "published"];
+const SAID: [&str; 3] = ["conventions", "published", "synthetic"];
 
 /// Writes the report of some runs.
 ///
@@ -42,22 +49,25 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
         runs,
         coverage,
         unfinished,
-        synthetic,
     } = read(&args.runs)?;
+    let apart = Apart::of(records);
+    let records = &apart.measured;
     let layout = layout(&runs);
-    let projections = costs.map(|costs| projected(&records, &costs)).transpose()?;
+    let projections = costs.map(|costs| projected(records, &costs)).transpose()?;
     let input = PageInput {
         title: args.title.as_deref().unwrap_or("draftbench report"),
-        records: &records,
+        records,
+        synthetic: &apart.synthetic,
         runs: &runs,
         flags: &[],
         coverage: &coverage,
         training: &training,
     };
     let numbers = || {
-        let rows = reports::levels(&records);
-        let sheets = reports::report_sheets(&records, &rows, &published);
-        (rows, sheets, reports::paper_tables(&records, &layout))
+        let rows = reports::levels(records);
+        let mut sheets = reports::report_sheets(records, &rows, &published);
+        sheets.extend(reports::synthetic_sheet(&apart.synthetic));
+        (rows, sheets, reports::paper_tables(records, &layout))
     };
     let shown = || reports::page_and_plots(&input);
     let ((rows, sheets, papers), (page, plots)) = rayon::join(numbers, shown);
@@ -72,8 +82,8 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
     for sheet in sheets.iter().chain(&projections) {
         written.push(out.put(&format!("csv/{}.csv", sheet.id), sheet.csv().as_bytes())?);
     }
-    written.extend(columns(&out, &records, &rows)?);
-    written.extend(interop(&out, &records, &rows)?);
+    written.extend(columns(&out, records, &rows)?);
+    written.extend(interop(&out, records, &rows)?);
     for named in plots {
         let file = |ending: &str| format!("plots/{}.{ending}", named.file);
         written.push(out.put(&file("svg"), named.plot.svg()?.as_bytes())?);
@@ -81,9 +91,10 @@ pub(crate) fn report(args: &ReportArgs) -> Ending {
     }
     let more = projections.map_or_else(String::new, |sheet| format!("\n{}", sheet.markdown()));
     let short = tables(&papers, &sheets, &SAID);
+    let aside = apart.line().map_or_else(String::new, |line| line + "\n");
     say(&format!(
-        "{short}{more}\n{}{} files in {}, report.html first\n",
-        missing(&records, &unfinished, &synthetic),
+        "{short}{more}\n{aside}{}{} files in {}, report.html first\n",
+        missing(records.iter().chain(&apart.synthetic), &unfinished),
         written.len(),
         args.out.display()
     ))?;
@@ -99,8 +110,6 @@ struct Read {
     coverage: Vec<CoverageRecord>,
     /// Folders of runs that lack some of their groups.
     unfinished: Vec<PathBuf>,
-    /// Arms that were left out, since their acceptance is synthetic.
-    synthetic: BTreeSet<String>,
 }
 
 /// Reads folders, of which no two may hold answers of one cell.
@@ -120,10 +129,6 @@ fn read(dirs: &[PathBuf]) -> Result<Read> {
             );
             continue;
         };
-        let (made_up, its): (Vec<Record>, Vec<Record>) =
-            its.into_iter().partition(|r| r.cell.is_synthetic());
-        out.synthetic
-            .extend(made_up.into_iter().map(|r| r.cell.method));
         let is_answer = |r: &&Record| matches!(r.outcome, Outcome::Ok(_));
         let own: BTreeSet<Cell> = its
             .iter()
@@ -304,13 +309,8 @@ fn projected(records: &[Record], costs: &CostInput) -> Result<Sheet> {
 }
 
 /// What was asked for and has no answer, a line a reason.
-fn missing(records: &[Record], unfinished: &[PathBuf], synthetic: &BTreeSet<String>) -> String {
+fn missing<'a>(records: impl Iterator<Item = &'a Record>, unfinished: &[PathBuf]) -> String {
     let mut lines: BTreeSet<String> = BTreeSet::new();
-    for arm in synthetic {
-        lines.insert(format!(
-            "left out: {arm}: its acceptance is synthetic, so it measures costs and not a drafter; the run's own table has it\n"
-        ));
-    }
     for dir in unfinished {
         let dir = dir.display();
         lines.insert(format!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use reports::gate::parse_reference;
 use reports::{
     ArrivalKey, GroupIdentity, Identity, RunData, SamplingKey, Setting, Thinking,
@@ -50,12 +50,6 @@ pub(crate) fn read(place: &Path) -> Result<RunData> {
         "{label}: is not complete; go on with it by `draftbench run --resume {label}`"
     );
     let records = read_records_unchecked(&records)?;
-    if let Some(record) = records.iter().find(|r| r.cell.is_synthetic()) {
-        bail!(
-            "{label}: the acceptance of {} is synthetic, which says nothing about a drafter; measure it again without --acceptance",
-            record.cell.method
-        );
-    }
     Ok(RunData::new(&label, identity(plan, &info), &records)?)
 }
 

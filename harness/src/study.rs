@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use reports::{Cell, CoverageRecord, Outcome, Record, Study};
+use reports::{Apart, Cell, CoverageRecord, Outcome, Record, Study};
 
 use crate::cli::StudyArgs;
 use crate::coverage::COVERAGE;
@@ -61,9 +61,12 @@ pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
             "{}: holds neither {RECORDS} nor {COVERAGE}; name the folder of a run",
             run.display()
         );
-        if let Some(mut answers) = answers {
-            answers.retain(|r| !r.cell.is_synthetic());
-            add_records(&mut records, answers, run);
+        if let Some(answers) = answers {
+            let apart = Apart::of(answers);
+            if let Some(line) = apart.line() {
+                eprintln!("note: {}: {line}", run.display());
+            }
+            add_records(&mut records, apart.measured, run);
         }
         if ranks.is_file() {
             add_coverage(&mut coverage, read_coverage(&ranks)?);

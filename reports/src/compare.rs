@@ -164,6 +164,7 @@ impl Versus {
             false => is_hopeless.then(|| reasons.iter().cloned().collect::<Vec<_>>().join("; ")),
         };
         let mut notes = notes(old, new, &common);
+        notes.extend([old, new].into_iter().filter_map(synthetic));
         notes.extend(rows.iter().filter_map(Row::vanilla_moved));
         notes.extend(alone(&old.label, &before, &now));
         notes.extend(alone(&new.label, &now, &before));
@@ -305,6 +306,17 @@ fn apart(before: &BTreeSet<Cell>, now: &BTreeSet<Cell>) -> String {
         }
     }
     "no cell in common".to_owned()
+}
+
+/// How many cells of a run are left out, since their acceptance was given.
+fn synthetic(run: &RunData) -> Option<String> {
+    let n = run.synthetic.len();
+    (n > 0).then(|| {
+        format!(
+            "{}: left out {n} with synthetic acceptance, which was given and not measured",
+            run.label
+        )
+    })
 }
 
 fn notes(old: &RunData, new: &RunData, common: &[&Cell]) -> Vec<String> {

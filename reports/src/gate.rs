@@ -210,6 +210,16 @@ pub enum GateError {
         /// The method's cell.
         cell: String,
     },
+    /// Acceptance of some arms was given.
+    #[error(
+        "{label}: {cell}: its acceptance is synthetic, given instead of measured, and no gate judges it; judge a run without such methods"
+    )]
+    Synthetic {
+        /// The run.
+        label: String,
+        /// The first such cell.
+        cell: Box<crate::Cell>,
+    },
     /// The reference cannot be trusted.
     #[error(
         "{label}: is no reference, since its records contradict themselves; measure it again. The first: {fault}"
@@ -257,13 +267,23 @@ pub struct GateInput<'a> {
 /// Judges the candidate.
 ///
 /// # Errors
-/// If the reference or the null control is of no use, or vanilla is missing in the candidate.
+/// If a run holds arms of synthetic acceptance, the reference or the null control is of no use, or vanilla is missing in the candidate.
 pub fn gate(input: GateInput<'_>, policy: &Policy) -> Result<Report, GateError> {
     let GateInput {
         reference,
         candidate,
         null,
     } = input;
+    let runs = [reference, candidate].into_iter().chain(null);
+    for run in runs {
+        let cells = run.synthetic.iter().chain(run.cells.keys());
+        if let Some(cell) = cells.into_iter().find(|cell| cell.is_synthetic()) {
+            return Err(GateError::Synthetic {
+                label: run.label.clone(),
+                cell: Box::new(cell.clone()),
+            });
+        }
+    }
     if let Some(fault) = reference.faults.first() {
         return Err(GateError::BadReference {
             label: reference.label.clone(),

@@ -33,6 +33,7 @@ mod store;
 mod study;
 mod sums;
 mod survival;
+mod synthetic;
 mod table;
 mod training_log;
 
@@ -76,5 +77,6 @@ pub use study::{
     Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,
 };
 pub use survival::{Counted, PositionStats, Survival, survival};
+pub use synthetic::{Apart, SYNTHETIC_NOTE, synthetic_sheet};
 pub use table::{Layout, render};
 pub use training_log::{TrainingLog, TrainingLogError, parse_training_log};

@@ -17,6 +17,7 @@ pub(crate) mod rounds;
 mod speedups;
 mod summary;
 mod svg;
+mod synthetic;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,9 @@ pub struct PageInput<'a> {
     /// The `run.json` of each run, shown as provenance; may be empty. Methods and suites are in the order of its
     /// `asked`.
     pub runs: &'a [Value],
+    /// Arms whose acceptance was given instead of measured, and their vanilla: in a section of their own, and nowhere
+    /// else; may be empty.
+    pub synthetic: &'a [Record],
     /// What else a reader must know about a cell, such as that its times did not settle; equal texts share a footnote.
     pub flags: &'a [(Cell, String)],
     /// Ranks of right tokens in drafters' slots; may be empty.
@@ -72,6 +76,11 @@ fn written(input: &PageInput<'_>, data: &Data<'_>) -> String {
         ("results", "Results", tables::sections(data, &notes)),
         ("behaviour", "Behaviour", plots::html(data)),
         ("drafters", "Drafters", drafters::html(input)),
+        (
+            "synthetic",
+            "Synthetic acceptance",
+            synthetic::html(input.synthetic),
+        ),
         ("all-cells", "All cells", detail::html(data, &notes)),
         ("notes", "Notes", notes.html(data.stats.len())),
         ("definitions", "Definitions", DEFINITIONS.to_owned()),

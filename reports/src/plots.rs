@@ -207,6 +207,7 @@ mod tests {
             title: "t",
             records: &records,
             runs: &[],
+            synthetic: &[],
             flags: &[],
             coverage: &[],
             training: &[],

@@ -10,6 +10,7 @@ use crate::arrival_key::ArrivalKey;
 use crate::metrics::groups;
 use crate::record::{Cell, Grams, Outcome, PromptKey, Record, Rounds, Thinking};
 use crate::sampling_key::SamplingKey;
+use crate::synthetic::Apart;
 
 /// Hexadecimal digits of a hash that are kept: 128 bits.
 const DIGEST_LEN: usize = 32;
@@ -186,6 +187,8 @@ pub struct RunData {
     pub identity: Identity,
     /// Records that contradict themselves or each other; those are in no cell.
     pub faults: Vec<String>,
+    /// Cells whose acceptance was given instead of measured, and which are left out.
+    pub synthetic: Vec<Cell>,
     pub(crate) cells: BTreeMap<Cell, CellData>,
 }
 
@@ -197,6 +200,16 @@ pub enum RunDataError {
     Empty {
         /// The run.
         label: String,
+    },
+    /// Nothing was answered but by arms whose acceptance was given.
+    #[error(
+        "{label}: holds answers of synthetic acceptance alone, such as {method}, which can be compared with nothing and judged by nothing; measure methods without acceptance=synthetic-T"
+    )]
+    AllSynthetic {
+        /// The run.
+        label: String,
+        /// The first such method.
+        method: String,
     },
     /// One answer is there twice.
     #[error(
@@ -243,11 +256,12 @@ impl RunData {
     /// From records as they are stored; `label` is how messages name them.
     ///
     /// # Errors
-    /// [`RunDataError::Empty`], [`RunDataError::Twice`].
+    /// [`RunDataError::Empty`], [`RunDataError::AllSynthetic`], [`RunDataError::Twice`].
     pub fn new(label: &str, identity: Identity, records: &[Record]) -> Result<Self, RunDataError> {
         let mut faults = Vec::new();
         let mut sound = Vec::new();
-        for record in records {
+        let apart = Apart::of(records.to_vec());
+        for record in &apart.measured {
             match record.fault() {
                 Some(why) => faults.push(format!("{}: {why}", place(record))),
                 None => sound.push(record.clone()),
@@ -306,6 +320,7 @@ impl RunData {
             label: label.to_owned(),
             identity,
             faults,
+            synthetic: apart.cells().into_iter().cloned().collect(),
             cells,
         };
         run.hold_answers()
@@ -314,9 +329,13 @@ impl RunData {
     /// Itself, if it holds an answer, sound or not.
     pub(crate) fn hold_answers(self) -> Result<Self, RunDataError> {
         let is_empty = self.cells.values().all(|c| c.answers.is_empty());
-        match is_empty && self.faults.is_empty() {
-            true => Err(RunDataError::Empty { label: self.label }),
-            false => Ok(self),
+        match (is_empty && self.faults.is_empty(), self.synthetic.first()) {
+            (true, None) => Err(RunDataError::Empty { label: self.label }),
+            (true, Some(cell)) => Err(RunDataError::AllSynthetic {
+                method: cell.method.clone(),
+                label: self.label,
+            }),
+            (false, _) => Ok(self),
         }
     }
 

@@ -483,14 +483,6 @@ fn definitions(stats: &BTreeMap<Cell, CellStats>, layout: &Layout) -> String {
         );
         say("  decode crate by chi-square, not by this run).");
     }
-    if stats.keys().any(Cell::is_synthetic) {
-        say(
-            "acceptance=synthetic-T: how many drafts a round keeps is drawn, so that T tokens are committed a round; such a",
-        );
-        say(
-            "  column measures cost. It says nothing about the drafter, and report, compare and gate leave it out.",
-        );
-    }
     say(
         "repeated 8-grams: share of 8-token runs seen before in the same answer; looping text drafts easily.",
     );

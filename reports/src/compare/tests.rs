@@ -225,3 +225,37 @@ fn suites_are_pooled_above_their_cells() {
         "{notes}"
     );
 }
+
+#[test]
+fn arms_of_given_acceptance_are_left_out_and_counted() {
+    let mut records = records(6, good);
+    let drawn = records
+        .clone()
+        .into_iter()
+        .filter(|r| r.cell.method == "dflash");
+    let drawn = drawn.map(|mut r| {
+        r.cell.method = "dflash:acceptance=synthetic-3".into();
+        r
+    });
+    let drawn: Vec<Record> = drawn.collect();
+    let vanilla = records.iter().filter(|r| r.cell.method == "vanilla");
+    let alone: Vec<Record> = vanilla.chain(&drawn).cloned().collect();
+    let measured = run("a", &records);
+    records.extend(drawn);
+    let both = run("b", &records);
+    assert_eq!((both.cells.len(), both.synthetic.len()), (2, 1));
+    let comparison = compare(&[measured, both]);
+    let text = comparison.text();
+    assert!(
+        text.contains("b: left out 1 with synthetic acceptance"),
+        "{text}"
+    );
+    assert!(!text.contains("synthetic-3"), "{text}");
+    let error = RunData::new("c", identity(), &alone)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("c: holds answers of synthetic acceptance alone"),
+        "{error}"
+    );
+}

@@ -42,6 +42,16 @@ pub enum ReferenceError {
         /// The first fault.
         fault: String,
     },
+    /// Acceptance of some arms was given.
+    #[error(
+        "{label}: {cell}: its acceptance is synthetic, given instead of measured, and makes no reference; record a run without such methods"
+    )]
+    Synthetic {
+        /// The run.
+        label: String,
+        /// The first such cell.
+        cell: Box<Cell>,
+    },
     /// It holds no answer.
     #[error(transparent)]
     Run(#[from] RunDataError),
@@ -132,8 +142,14 @@ fn unpack(counts: &[Count], most: u32) -> Option<Vec<u32>> {
 /// The file's text.
 ///
 /// # Errors
-/// [`ReferenceError::Faulty`], [`ReferenceError::Run`].
+/// [`ReferenceError::Synthetic`], [`ReferenceError::Faulty`], [`ReferenceError::Run`].
 pub fn reference_lines(run: &RunData) -> Result<String, ReferenceError> {
+    if let Some(cell) = run.synthetic.first() {
+        return Err(ReferenceError::Synthetic {
+            label: run.label.clone(),
+            cell: Box::new(cell.clone()),
+        });
+    }
     let faults = run.faults.iter().cloned();
     let odd = super::known::checks(run).into_iter();
     let odd = odd
@@ -236,6 +252,7 @@ pub fn parse_reference(label: &str, text: &str) -> Result<RunData, ReferenceErro
         label: label.to_owned(),
         identity: header.identity,
         faults: Vec::new(),
+        synthetic: Vec::new(),
         cells,
     };
     let (n, stated) = (run.n_answers(), header.answers);

@@ -198,6 +198,7 @@ impl Process {
             label: format!("run {}", self.id),
             identity: self.identity(),
             faults: Vec::new(),
+            synthetic: Vec::new(),
             cells,
         }
     }

@@ -15,6 +15,7 @@ mod matrix;
 mod report;
 mod resume;
 mod study;
+mod synthetic;
 mod weights;
 
 use std::fs;
