@@ -107,6 +107,8 @@ pub struct Blocks {
     pub at: Vec<BlockAt>,
     /// `[blocks * block_rows]`: the token each slot should predict; past the end the text's last.
     pub labels: Vec<u32>,
+    /// `[blocks * block_rows]`: draft id of each label; meaningless where the weight is 0.
+    pub classes: Vec<u32>,
     /// `[blocks * block_rows]`: row of the pack after which the target chose the label; meaningless where the weight
     /// is 0.
     pub target_rows: Vec<u32>,
@@ -121,6 +123,7 @@ impl Blocks {
             ids: Vec::new(),
             at: Vec::new(),
             labels: Vec::new(),
+            classes: Vec::new(),
             target_rows: Vec::new(),
             weights: Vec::new(),
         };
@@ -156,6 +159,7 @@ impl Blocks {
                 .map_or(1.0, |d| (-(from_first as f64) / d).exp());
             let label = label.min(text.end - 1);
             self.labels.push(pack.ids[label]);
+            self.classes.push(pack.ids[label]);
             self.target_rows.push(label.saturating_sub(1) as u32);
             self.weights.push(if counts { weight as f32 } else { 0.0 });
         }
@@ -169,6 +173,7 @@ impl Blocks {
             ids: self.ids[rows.clone()].to_vec(),
             at: self.at[blocks].to_vec(),
             labels: self.labels[rows.clone()].to_vec(),
+            classes: self.classes[rows.clone()].to_vec(),
             target_rows: self.target_rows[rows.clone()].to_vec(),
             weights: self.weights[rows].to_vec(),
         }

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::params::fnv1a;
 use crate::progress::Progress;
 use crate::recipe::AnswersRecipe;
+use crate::states::{KeptStates, States};
 use crate::tokenizer::TextCodec;
 use baselines::Vanilla;
 use datasets::{CorpusSpec, Domain, Example};
@@ -37,6 +38,13 @@ pub struct AnswersConfig {
     /// Where the answers are kept, so that recipes with the same questions share them; without it, in `work`.
     #[serde(default)]
     pub folder: Option<PathBuf>,
+    /// Only so many of the questions, the first ones; the answers' file is the same.
+    #[serde(default)]
+    pub first: Option<usize>,
+    /// Layers whose outputs are kept, with the last one's, in a file beside the answers (bf16, computed at `dtype`), so
+    /// that a text costs one pass of the target for all epochs and drafters; without it, a pass every time.
+    #[serde(default)]
+    pub keep_states: Option<Vec<usize>>,
     /// How the target wants to be spoken to; without it, as the tiny targets.
     #[serde(default)]
     pub chat: Option<ChatText>,
@@ -84,6 +92,14 @@ impl AnswersConfig {
                 self.sampled_every
                     .is_none_or(|n| n > 0 && self.sampled_temperature_milli.is_some()),
                 "must be above 0 and stand beside sampled_temperature_milli",
+            ),
+            ("answers.first", self.first != Some(0), ABOVE_0),
+            (
+                "answers.keep_states",
+                self.keep_states
+                    .as_ref()
+                    .is_none_or(|layers| layers.is_sorted_by(|a, b| a < b)),
+                "must rise",
             ),
         ]
     }
@@ -140,24 +156,26 @@ pub(crate) fn answers(
     let mut asked = questions(config, &codec)?;
     let most = positions.saturating_sub(config.max_new + 1);
     asked.retain(|q| q.prompt_ids.len() <= most);
+    asked.truncate(config.first.unwrap_or(asked.len()));
     let longest = asked.iter().map(|q| q.prompt_ids.len()).max();
     let folder = config.folder.as_deref().unwrap_or(work);
     let path = folder.join(file_name(target, config)?);
     let mut known = read(&path)?;
-    let mut decoder = Decoder::load(
-        &source,
-        DecoderOptions {
-            slots: config.slots,
-            capacity: longest.unwrap_or(0) + config.max_new + 1,
-            precision: config.dtype,
-        },
-    )?;
-    while known.len() < asked.len() {
-        let end = asked.len().min(known.len() + CHUNK);
-        let new = decode_chunk(&mut decoder, &asked[known.len()..end], known.len(), config)?;
-        append(&path, &new)?;
-        known.extend(new);
-        progress.note(&format!("{} of {} answers", known.len(), asked.len()));
+    let options = DecoderOptions {
+        slots: config.slots,
+        capacity: longest.unwrap_or(0) + config.max_new + 1,
+        precision: config.dtype,
+    };
+    if known.len() < asked.len() {
+        let mut decoder = Decoder::load(&source, options)?;
+        while known.len() < asked.len() {
+            let end = asked.len().min(known.len() + CHUNK);
+            let part = &asked[known.len()..end];
+            let new = decode_chunk(&mut decoder, part, known.len(), config)?;
+            append(&path, &new)?;
+            known.extend(new);
+            progress.note(&format!("{} of {} answers", known.len(), asked.len()));
+        }
     }
     known.truncate(asked.len());
     Ok((known, path))
@@ -203,6 +221,8 @@ fn file_name(target: &Path, config: &AnswersConfig) -> Result<String> {
         sampled_every,
         held_out,
         folder: _,
+        first: _,
+        keep_states: _,
         chat,
         dtype,
     } = config;
@@ -283,6 +303,64 @@ fn append(path: &PathBuf, new: &[Answer]) -> Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     let mut file = file.map_err(Error::io(path))?;
     file.write_all(text.as_bytes()).map_err(Error::io(path))
+}
+
+/// What a drafter's checkpoint depends on: the file of answers, how many of them, and what its states are rounded to.
+pub(crate) fn dependence(file: &Path, config: &AnswersConfig) -> String {
+    let file = file.display();
+    match (config.first, &config.keep_states) {
+        (None, None) => file.to_string(),
+        (first, kept) => {
+            let rounded = kept.as_ref().map(|_| config.dtype);
+            format!("{file} {first:?} {rounded:?}")
+        }
+    }
+}
+
+/// Where a run over `answers` takes the target's states from.
+///
+/// # Errors
+/// If the file of kept states fails.
+pub(crate) fn states_of(
+    target: &Path,
+    work: &Path,
+    config: &AnswersConfig,
+    answers: &[Answer],
+) -> Result<States> {
+    let Some(layers) = &config.keep_states else {
+        return Ok(States::Live);
+    };
+    let lengths = answers
+        .iter()
+        .map(|a| a.prompt_ids.len() + a.answer_ids.len());
+    States::kept(&KeptStates {
+        target,
+        folder: config.folder.as_deref().unwrap_or(work),
+        layers,
+        precision: config.dtype,
+        longest: lengths.max().unwrap_or(1),
+    })
+}
+
+/// What is wrong with `answers.keep_states` for a drafter with these taps.
+pub(crate) fn check_kept(
+    config: &AnswersConfig,
+    taps: &[usize],
+    depth: usize,
+) -> std::result::Result<(), String> {
+    let Some(kept) = &config.keep_states else {
+        return Ok(());
+    };
+    if let Some(id) = kept.iter().find(|id| **id >= depth) {
+        return Err(format!("names layer {id}, the target has 0..{depth}"));
+    }
+    let is_there = |tap: &&usize| kept.contains(tap) || **tap + 1 == depth;
+    match taps.iter().find(|tap| !is_there(tap)) {
+        Some(tap) => Err(format!(
+            "lacks layer {tap}, which drafter.target_layer_ids names"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Texts whose labels are the target's tokens; those to prompts held back become the held-out packs.

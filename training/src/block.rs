@@ -4,11 +4,11 @@
 //! Source: DFlash (arXiv 2602.06036): position-weighted losses against the tokens the target wrote.
 
 use crate::anchors::{BlockShape, Blocks, Coverage, DraftPack};
-use crate::answers::{answers, texts};
+use crate::answers::{answers, check_kept, dependence, states_of, texts};
 use crate::check::Check;
 use crate::data::{Cursor, Texts};
 use crate::error::{Error, Result};
-use crate::files::{save_weights, write_json};
+use crate::files::{save_drafter, write_json};
 use crate::lm::CausalLm;
 use crate::ops::linear;
 use crate::optim::Gradients;
@@ -16,10 +16,12 @@ use crate::params::{Params, fnv1a};
 use crate::progress::Progress;
 use crate::recipe::BlockRecipe;
 use crate::run::{Batch, Job, Plan, run};
+use crate::states::States;
 use crate::tokenizer::{MASK, TextCodec};
-use crate::trunk::{Trunk, TrunkConfig};
+use crate::trunk::Trunk;
+use crate::vocab::DraftVocab;
 use baselines::Alignment;
-use candle_core::{Device, Tensor, Var, safetensors};
+use candle_core::{DType, Device, Tensor, Var, safetensors};
 use datasets::Domain;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -54,7 +56,7 @@ pub(crate) trait Head: Sized {
     /// If shapes do not fit.
     fn loss(&self, out: &BlockOut<'_>) -> Result<Tensor>;
 
-    /// `[blocks * block_rows]` tokens the head would draft greedily from these states.
+    /// `[blocks * block_rows]` target ids the head would draft greedily from these states.
     ///
     /// # Errors
     /// If shapes do not fit.
@@ -71,6 +73,8 @@ pub(crate) struct HeadDims {
     pub(crate) hidden: usize,
     /// Vocabulary, V.
     pub(crate) vocab: usize,
+    /// Ids that are drafted, V_d.
+    pub(crate) draft_vocab: usize,
     /// Rows of a block.
     pub(crate) block_rows: usize,
     /// What a slot predicts.
@@ -81,8 +85,12 @@ pub(crate) struct HeadDims {
 pub(crate) struct BlockOut<'a> {
     /// `[N, H]`, N = blocks * block_rows: the trunk's final-normed states; gradients reach the trunk through it.
     pub(crate) hidden: &'a Tensor,
-    /// `[N, V]`: `hidden` through the target's head.
+    /// `[N, V_d]`: `hidden` through the target's head.
     pub(crate) logits: &'a Tensor,
+    /// `[V_d, H]`: the target's head.
+    pub(crate) lm_head: &'a Tensor,
+    /// What is drafted.
+    pub(crate) vocab: &'a DraftVocab,
     /// `[C, H]`: the target's final-normed states of the pack's rows, without gradient.
     pub(crate) target_hidden: &'a Tensor,
     /// The frozen target: embeddings and head.
@@ -119,8 +127,14 @@ pub(crate) fn train<H: Head>(
     progress: &mut dyn Progress,
 ) -> Result<()> {
     let target = CausalLm::load(&recipe.target)?;
-    check_taps(recipe, &target)?;
+    check_fit(recipe, &target)?;
     let (answers, file) = answers(&recipe.target, &recipe.work, &recipe.answers, progress)?;
+    let vocab = target.config().vocab_size;
+    let vocab = match recipe.drafter.draft_vocab_size {
+        None => DraftVocab::whole(vocab),
+        Some(size) => DraftVocab::of(&answers, vocab, size),
+    };
+    let states = states_of(&recipe.target, &recipe.work, &recipe.answers, &answers)?;
     let texts = texts(&answers, recipe.seed)?;
     let codec = TextCodec::load(&recipe.target.join("tokenizer.json"))?;
     let mut trunk = Trunk::new(&recipe.drafter, target.config(), recipe.seed)?;
@@ -148,6 +162,7 @@ pub(crate) fn train<H: Head>(
     let dims = HeadDims {
         hidden: trunk.net().hidden_size,
         vocab: trunk.net().vocab_size,
+        draft_vocab: vocab.len(),
         block_rows: recipe.drafter.block_rows,
         alignment: recipe.drafter.alignment,
     };
@@ -167,12 +182,12 @@ pub(crate) fn train<H: Head>(
     };
     let mut job = BlockJob {
         recipe,
-        net: DraftNet::new(target, trunk, head, &recipe.drafter),
+        net: DraftNet::new(target, states, trunk, head, vocab)?,
         texts,
         shape,
     };
     let plan = Plan {
-        fingerprint: recipe.fingerprint(&format!("{}{init}", file.display())),
+        fingerprint: recipe.fingerprint(&format!("{}{init}", dependence(&file, &recipe.answers))),
         work: &recipe.work,
         optimizer: &recipe.optimizer,
         stop: &recipe.stop,
@@ -181,31 +196,44 @@ pub(crate) fn train<H: Head>(
     run(&plan, &mut job, progress)
 }
 
-fn check_taps<C>(recipe: &BlockRecipe<C>, target: &CausalLm) -> Result<()> {
-    let depth = target.config().num_hidden_layers;
-    let taps = &recipe.drafter.target_layer_ids;
-    match taps.iter().find(|id| **id >= depth) {
-        None => Ok(()),
-        Some(id) => Err(Error::RecipeValue {
+fn check_fit<C>(recipe: &BlockRecipe<C>, target: &CausalLm) -> Result<()> {
+    let refuse = |key, problem| {
+        Err(Error::RecipeValue {
             file: recipe.file.clone(),
-            key: "drafter.target_layer_ids",
-            problem: format!("names layer {id}, the target has 0..{depth}"),
-        }),
+            key,
+            problem,
+        })
+    };
+    let (depth, vocab) = (
+        target.config().num_hidden_layers,
+        target.config().vocab_size,
+    );
+    let taps = &recipe.drafter.target_layer_ids;
+    if let Some(id) = taps.iter().find(|id| **id >= depth) {
+        let problem = format!("names layer {id}, the target has 0..{depth}");
+        return refuse("drafter.target_layer_ids", problem);
     }
+    if recipe.drafter.draft_vocab_size.is_some_and(|n| n > vocab) {
+        let problem = format!("must not exceed the target's {vocab} tokens");
+        return refuse("drafter.draft_vocab_size", problem);
+    }
+    check_kept(&recipe.answers, taps, depth).or_else(|p| refuse("answers.keep_states", p))
 }
 
 /// A frozen target, the trunk that drafts for it and the trunk's head.
 pub(crate) struct DraftNet<H> {
     pub(crate) target: CausalLm,
+    states: States,
     /// Its `params` hold the head's tensors too.
     pub(crate) trunk: Trunk,
     pub(crate) head: H,
-    lm_head: Tensor,
-    taps: Vec<usize>,
+    /// `[V_d, H]`.
+    pub(crate) lm_head: Tensor,
+    pub(crate) vocab: DraftVocab,
 }
 
 /// The states of a pack's blocks.
-pub(crate) struct States {
+pub(crate) struct BlockStates {
     /// `[N, H]` of the trunk.
     pub(crate) hidden: Tensor,
     /// `[C, H]` of the target.
@@ -213,30 +241,52 @@ pub(crate) struct States {
 }
 
 impl<H: Head> DraftNet<H> {
-    pub(crate) fn new(target: CausalLm, trunk: Trunk, head: H, config: &TrunkConfig) -> Self {
-        Self {
-            lm_head: target.head_weight(),
+    pub(crate) fn new(
+        target: CausalLm,
+        states: States,
+        trunk: Trunk,
+        head: H,
+        vocab: DraftVocab,
+    ) -> Result<Self> {
+        let lm_head = match vocab.is_whole() {
+            true => target.head_weight(),
+            false => {
+                let ids = Tensor::new(vocab.ids.as_slice(), &Device::Cpu)?;
+                target.head_weight().index_select(&ids, 0)?
+            }
+        };
+        Ok(Self {
+            lm_head,
             target,
+            states,
             trunk,
             head,
-            taps: config.target_layer_ids.clone(),
-        }
+            vocab,
+        })
+    }
+
+    /// Every id is drafted, and the target reads each text anew.
+    #[cfg(test)]
+    pub(crate) fn live(target: CausalLm, trunk: Trunk, head: H) -> Result<Self> {
+        let vocab = DraftVocab::whole(target.config().vocab_size);
+        Self::new(target, States::Live, trunk, head, vocab)
     }
 
     /// Runs target and trunk over a pack and its blocks.
-    pub(crate) fn states(&self, pack: &DraftPack, blocks: &Blocks) -> Result<States> {
-        let (target_hidden, taps) = self.target.states(&pack.ids, &pack.texts, &self.taps)?;
+    pub(crate) fn states(&self, pack: &DraftPack, blocks: &Blocks) -> Result<BlockStates> {
+        let taps = &self.trunk.config().target_layer_ids;
+        let (target_hidden, taps) = self.states.of(&self.target, &pack.ids, &pack.texts, taps)?;
         let slots = self.target.embed(&blocks.ids)?.detach();
         let hidden = self
             .trunk
             .forward(&taps, &pack.positions(), &slots, &blocks.at)?;
-        Ok(States {
+        Ok(BlockStates {
             hidden,
             target_hidden,
         })
     }
 
-    /// `[N, V]` logits of all slots, without the head.
+    /// `[N, V_d]` logits of all slots, without the head.
     #[cfg(test)]
     pub(crate) fn logits(&self, pack: &DraftPack, blocks: &Blocks) -> Result<Tensor> {
         Ok(linear(&self.states(pack, blocks)?.hidden, &self.lm_head)?)
@@ -255,6 +305,8 @@ impl<H: Head> DraftNet<H> {
         see(&BlockOut {
             hidden,
             logits: &logits,
+            lm_head: &self.lm_head,
+            vocab: &self.vocab,
             target_hidden,
             target: &self.target,
             pack,
@@ -312,7 +364,14 @@ impl<H: Head> DraftNet<H> {
 
     /// Writes the drafter's folder: `config.json` and bf16 `model.safetensors`.
     pub(crate) fn save(&self, folder: &Path, shape: &BlockShape) -> Result<()> {
-        save_weights(&folder.join("model.safetensors"), &self.trunk.params)?;
+        let path = folder.join("model.safetensors");
+        let mut tensors = self.trunk.params.snapshot(DType::BF16)?;
+        if !self.vocab.is_whole() {
+            tensors.extend(self.vocab.tensors()?);
+            let head = self.lm_head.to_dtype(DType::BF16)?;
+            tensors.insert("lm_head.weight".to_owned(), head);
+        }
+        save_drafter(&path, &tensors)?;
         let mut config = self.trunk_json(shape);
         self.head.finish_config(&mut config);
         write_json(&folder.join("config.json"), &config)
@@ -321,13 +380,13 @@ impl<H: Head> DraftNet<H> {
     /// The `config.json` of a bare trunk in z-lab spelling.
     fn trunk_json(&self, shape: &BlockShape) -> Value {
         let net = self.trunk.net();
-        json!({
+        let mut config = json!({
             "architectures": ["DFlashDraftModel"],
             "model_type": "qwen3",
             "block_size": shape.block_rows,
             "dflash_config": {
                 "mask_token_id": shape.mask,
-                "target_layer_ids": self.taps,
+                "target_layer_ids": self.trunk.config().target_layer_ids,
                 "shift_label": shape.alignment == Alignment::Shifted,
             },
             "num_target_layers": self.target.config().num_hidden_layers,
@@ -346,7 +405,11 @@ impl<H: Head> DraftNet<H> {
             "attention_bias": false,
             "tie_word_embeddings": false,
             "torch_dtype": "bfloat16",
-        })
+        });
+        if !self.vocab.is_whole() {
+            config["draft_vocab_size"] = self.vocab.len().into();
+        }
+        config
     }
 
     /// Mean over blocks of 1 + drafts that equal the target's tokens before the first that does not. A block that the
@@ -358,7 +421,7 @@ impl<H: Head> DraftNet<H> {
         let drafts = self.with_out(pack, blocks, seen, Place::end(1.0), |out| {
             self.head.drafts(out)
         })?;
-        let first = blocks.weights.iter().position(|w| *w > 0.0).unwrap_or(0) % block_rows;
+        let first = self.trunk.config().alignment.first_slot();
         let mut committed = blocks.at.len();
         for start in (0..blocks.ids.len()).step_by(block_rows) {
             let slots = start + first..start + block_rows;
@@ -405,6 +468,12 @@ struct BlockJob<'a, H: Head> {
 }
 
 impl<H: Head> BlockJob<'_, H> {
+    fn blocks(&self, pack: &DraftPack, anchors: &[usize]) -> Blocks {
+        let mut blocks = Blocks::new(pack, anchors, &self.shape);
+        self.net.vocab.classify(&mut blocks);
+        blocks
+    }
+
     /// The same blocks at every measurement. Packs whose answers are all too short for an anchor measure nothing and
     /// are left out.
     fn held_out_blocks(&self) -> impl Iterator<Item = (Domain, DraftPack, Blocks)> {
@@ -412,7 +481,7 @@ impl<H: Head> BlockJob<'_, H> {
             let pack = DraftPack::of(pack);
             let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
             let anchors = pack.draw_anchors(HELD_OUT_ANCHORS, &mut rng);
-            let blocks = Blocks::new(&pack, &anchors, &self.shape);
+            let blocks = self.blocks(&pack, &anchors);
             (!anchors.is_empty()).then_some((*domain, pack, blocks))
         })
     }
@@ -432,7 +501,7 @@ impl<H: Head> Job for BlockJob<'_, H> {
             .map(|_| {
                 let pack = DraftPack::of(&self.texts.next_pack(config.micro_tokens));
                 let anchors = pack.draw_anchors(config.anchors_per_text, &mut rng);
-                let blocks = Blocks::new(&pack, &anchors, &self.shape);
+                let blocks = self.blocks(&pack, &anchors);
                 (pack, blocks)
             })
             .collect();
@@ -479,3 +548,6 @@ impl<H: Head> Job for BlockJob<'_, H> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -229,7 +229,8 @@ impl Head for DcocoHead {
         let (sizes, channels) = (*self.net.sizes(), self.config.channels.channels());
         let mut corrector = Corrector::new(sizes, channels, &mut weights, "the recipe")
             .expect("tensors of a layout fit that layout");
-        let candidates = Candidates::of(&slots(out.logits)?, k)?;
+        let mut candidates = Candidates::of(&slots(out.logits)?, k)?;
+        candidates.ids = out.vocab.target_ids(candidates.ids);
         let io = FrozenEnds(out.target);
         let scores = corrector.scores(&slots(out.hidden)?, &candidates, gamma, &io)?;
         let mut drafts = Vec::with_capacity(n_blocks * rows);
@@ -273,13 +274,14 @@ impl DcocoHead {
     }
 
     fn parts(&self, out: &BlockOut<'_>) -> Result<Parts> {
-        let (k, shares, labels) = (self.config.candidates, out.shares(), &out.blocks.labels);
+        let (k, shares) = (self.config.candidates, out.shares());
+        let (labels, classes) = (&out.blocks.labels, &out.blocks.classes);
         let n = labels.len();
         let candidates = self.candidates(out)?;
-        // [N, K + 1]: the candidates, then the label, which is also the next slot's predecessor.
+        // [N, K + 1]: the candidates, then the label, which is also the next slot's predecessor. Draft ids.
         let ids: Vec<u32> = candidates
             .chunks_exact(k)
-            .zip(labels)
+            .zip(classes)
             .flat_map(|(ids, label)| ids.iter().chain([label]))
             .copied()
             .collect();
@@ -310,16 +312,18 @@ impl DcocoHead {
                 .iter()
                 .map(|slot| labels[at(slot) - 1])
                 .collect::<Vec<_>>(),
-            candidates: &later
-                .iter()
-                .flat_map(|slot| &candidates[at(slot) * k..][..k])
-                .copied()
-                .collect::<Vec<_>>(),
+            candidates: &out.vocab.target_ids(
+                later
+                    .iter()
+                    .flat_map(|slot| &candidates[at(slot) * k..][..k])
+                    .copied()
+                    .collect(),
+            ),
             log_probs: &log_probs,
         })?;
         let rank = |slot: &u32| {
             let ids = &candidates[at(slot) * k..][..k];
-            ids.iter().position(|id| *id == labels[at(slot)])
+            ids.iter().position(|id| *id == classes[at(slot)])
         };
         let ranks: Vec<Option<usize>> = later.iter().map(rank).collect();
         let own: Vec<f32> = later.iter().map(|slot| shares[at(slot)]).collect();
@@ -330,7 +334,7 @@ impl DcocoHead {
                 let best = scores.detach().argmax(D::Minus1)?.to_vec1::<u32>()?;
                 // A slot whose first choice is the label; the first slots have nothing else.
                 let mut kept: Vec<bool> = (0..n)
-                    .map(|slot| candidates[slot * k] == labels[slot])
+                    .map(|slot| candidates[slot * k] == classes[slot])
                     .collect();
                 for ((slot, best), rank) in later.iter().zip(best).zip(&ranks) {
                     kept[at(slot)] = *rank == Some(best as usize);
@@ -345,13 +349,13 @@ impl DcocoHead {
         })
     }
 
-    /// `[N * K]` ids of the trunk's best tokens, with the label in the last place if that is asked for.
+    /// `[N * K]` draft ids of the trunk's best tokens, with the label in the last place if that is asked for.
     fn candidates(&self, out: &BlockOut<'_>) -> Result<Vec<u32>> {
         let k = self.config.candidates;
         let (ids, _) = kernels::topk_rows(&out.logits.detach(), k)?;
         let mut ids = ids.flatten_all()?.to_vec1::<u32>()?;
         if self.config.force_label {
-            for (ids, label) in ids.chunks_exact_mut(k).zip(&out.blocks.labels) {
+            for (ids, label) in ids.chunks_exact_mut(k).zip(&out.blocks.classes) {
                 if !ids.contains(label) {
                     ids[k - 1] = *label;
                 }
@@ -397,7 +401,7 @@ impl DcocoHead {
         let rows = out
             .target_hidden
             .index_select(&Tensor::new(rows.as_slice(), &Device::Cpu)?, 0)?;
-        let p = log_probs_at(&out.target.logits(&rows)?.detach(), &ids)?.detach();
+        let p = log_probs_at(&linear(&rows, out.lm_head)?.detach(), &ids)?.detach();
         let scores = scores.index_select(&index, 0)?;
         let q = scores.broadcast_sub(&log_sum_exp(&scores)?)?;
         let own: Vec<f32> = seen.iter().map(|i| shares[*i]).collect();

@@ -61,13 +61,13 @@ impl Head for NoHead {
     fn loss(&self, out: &BlockOut<'_>) -> Result<Tensor> {
         Ok(cross_entropy(
             out.logits,
-            &out.blocks.labels,
+            &out.blocks.classes,
             &out.shares(),
         )?)
     }
 
     fn drafts(&self, out: &BlockOut<'_>) -> Result<Vec<u32>> {
-        Ok(out.logits.argmax(1)?.to_vec1()?)
+        Ok(out.vocab.target_ids(out.logits.argmax(1)?.to_vec1()?))
     }
 
     fn finish_config(&self, _config: &mut Value) {}

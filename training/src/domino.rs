@@ -112,7 +112,11 @@ impl Head for Recurrent {
 
     fn new(table: &DominoTable, dims: HeadDims, params: &mut Params, seed: u64) -> Result<Self> {
         let (gru, rank) = (table.gru_hidden_dim, table.emb_dim);
-        let HeadDims { hidden, vocab, .. } = dims;
+        let HeadDims {
+            hidden,
+            draft_vocab,
+            ..
+        } = dims;
         let recurrent = Init::Normal((3.0 * gru as f64).sqrt().recip());
         let other = Init::Normal(0.02);
         let mut add = |name: &str, shape: &[usize], init| params.add(name, shape, init, seed);
@@ -122,12 +126,12 @@ impl Head for Recurrent {
             weight_ih: add("prefix_gru.weight_ih_l0", &[3 * gru, hidden], recurrent)?,
             weight_hh: add("prefix_gru.weight_hh_l0", &[3 * gru, gru], recurrent)?,
             fc1: add("embed_proj.0.weight", &[rank, hidden + gru], other)?,
-            fc2: add("embed_proj.2.weight", &[vocab, rank], other)?,
+            fc2: add("embed_proj.2.weight", &[draft_vocab, rank], other)?,
         })
     }
 
     fn loss(&self, out: &BlockOut<'_>) -> Result<Tensor> {
-        let labels = &out.blocks.labels;
+        let labels = &out.blocks.classes;
         let shares = self.shares(out)?;
         let base_weight = self.base_weight(out.progress);
         // Rows that are not corrected have one loss, whatever the mixture.
@@ -152,9 +156,11 @@ impl Head for Recurrent {
         let corrected = (out.logits + self.correction(out)?)?;
         let by_head: Vec<u32> = corrected.argmax(1)?.to_vec1()?;
         let pairs = by_trunk.into_iter().zip(by_head).enumerate();
-        Ok(pairs
-            .map(|(row, (trunk, head))| if self.is_corrected(row) { head } else { trunk })
-            .collect())
+        let drafts = pairs.map(|(row, (trunk, head))| match self.is_corrected(row) {
+            true => head,
+            false => trunk,
+        });
+        Ok(out.vocab.target_ids(drafts.collect()))
     }
 
     fn finish_config(&self, config: &mut Value) {
@@ -198,14 +204,14 @@ impl Recurrent {
         let mut shares = out.shares();
         if self.table.learn == Learn::UntilWrong {
             let best: Vec<u32> = out.logits.argmax(1)?.to_vec1()?;
-            let right = best.iter().zip(&out.blocks.labels).map(|(b, l)| b == l);
+            let right = best.iter().zip(&out.blocks.classes).map(|(b, c)| b == c);
             let right: Vec<bool> = right.collect();
             cut_behind_the_first_wrong(&mut shares, &right, self.dims.block_rows);
         }
         Ok(shares)
     }
 
-    /// `[N, V]` to add to the trunk's logits, for every row, also those that are not corrected.
+    /// `[N, V_d]` to add to the trunk's logits, for every row, also those that are not corrected.
     fn correction(&self, out: &BlockOut<'_>) -> Result<Tensor> {
         let joined = Tensor::cat(&[out.hidden, &self.states(out)?], 1)?;
         Ok(linear(&linear(&joined, &self.fc1)?.silu()?, &self.fc2)?)

@@ -90,7 +90,7 @@ pub(crate) struct Sequential {
     config: DsparkHead,
     /// `[V, rank]`: embeddings of the token before a slot.
     w1: Tensor,
-    /// `[V, rank]`: applied to what comes of the embedding.
+    /// `[V_d, rank]`: applied to what comes of the embedding.
     w2: Tensor,
     /// Weight and bias of the gate or of the joint projection.
     mix: Option<(Tensor, Tensor)>,
@@ -118,9 +118,9 @@ impl Head for Sequential {
         // The correction starts as almost nothing, so that training starts from the bare trunk.
         let unit = Init::Normal((rank as f64).sqrt().recip());
         let small = Init::Normal(0.02);
-        let table = [dims.vocab, rank];
-        let w1 = params.add("markov_head.markov_w1.weight", &table, unit, seed)?;
-        let w2 = params.add("markov_head.markov_w2.weight", &table, small, seed)?;
+        let [before, after] = [[dims.vocab, rank], [dims.draft_vocab, rank]];
+        let w1 = params.add("markov_head.markov_w1.weight", &before, unit, seed)?;
+        let w2 = params.add("markov_head.markov_w2.weight", &after, small, seed)?;
         let mut affine = |name: &str, rows: usize, width: usize| -> Result<(Tensor, Tensor)> {
             let zero = Init::Normal(0.0);
             Ok((
@@ -160,7 +160,7 @@ impl Head for Sequential {
             cross_entropy: self.config.cross_entropy_weight as f32,
             distance: self.config.distance_weight as f32,
         };
-        let labels = &out.blocks.labels;
+        let labels = &out.blocks.classes;
         let (loss, overlap) = imitation(&corrected, &teacher(out)?, labels, &shares, parts)?;
         let Some((weight, bias)) = &self.confidence else {
             return Ok(loss);
@@ -185,7 +185,7 @@ impl Head for Sequential {
             let hidden = of_slot(out.hidden, n_blocks, slot)?;
             let z = self.mixed(&self.embed(&before)?, &hidden, &mut state)?;
             let logits = (of_slot(out.logits, n_blocks, slot)? + linear(&z, &self.w2)?)?;
-            before = logits.argmax(1)?.to_vec1()?;
+            before = out.vocab.target_ids(logits.argmax(1)?.to_vec1()?);
             for (block, token) in before.iter().enumerate() {
                 drafts[block * block_rows + slot] = *token;
             }
@@ -227,7 +227,7 @@ impl Sequential {
             .index_select(&Tensor::new(before, &Device::Cpu)?, 0)?)
     }
 
-    /// `[N, V]` corrections of all slots, each after the token the target wrote.
+    /// `[N, V_d]` corrections of all slots, each after the token the target wrote.
     fn bias(&self, embedded: &Tensor, out: &BlockOut<'_>) -> Result<Tensor> {
         let n_blocks = out.blocks.at.len();
         let mut state = self.start(n_blocks)?;
@@ -292,7 +292,8 @@ fn tokens_before(out: &BlockOut<'_>) -> Vec<u32> {
         .collect()
 }
 
-/// `[N, V]` logits of the target for each slot's label: those of the row before it.
+/// `[N, V_d]` logits of the target for each slot's label: those of the row before it. Over a reduced vocabulary its law is
+/// what is left of it, made whole.
 fn teacher(out: &BlockOut<'_>) -> Result<Tensor> {
     let last = out.pack.ids.len().saturating_sub(1);
     let block_rows = out.block_rows();
@@ -305,7 +306,7 @@ fn teacher(out: &BlockOut<'_>) -> Result<Tensor> {
         .collect();
     let rows = Tensor::new(rows, &Device::Cpu)?;
     let hidden = out.target_hidden.index_select(&rows, 0)?;
-    Ok(out.target.logits(&hidden)?.detach())
+    Ok(linear(&hidden, out.lm_head)?.detach())
 }
 
 /// Rows of one slot, `[blocks * block_rows, W]` -> `[blocks, W]`.

@@ -4,26 +4,26 @@
 
 mod net;
 mod recipe;
-mod vocab;
+
 mod walk;
 
-use crate::answers::{answers, texts};
+use crate::answers::{answers, check_kept, dependence, states_of, texts};
 use crate::data::{Cursor, Pack, Texts};
 use crate::error::{Error, Result};
-use crate::files::{save_tensors, write_json};
+use crate::files::{save_drafter, write_json};
 use crate::lm::CausalLm;
 use crate::optim::Gradients;
 use crate::params::Params;
 use crate::progress::Progress;
 use crate::run::{Batch, Job, Plan, run};
+use crate::states::States;
+use crate::vocab::DraftVocab;
 use candle_core::{DType, Tensor};
 use datasets::Domain;
 use net::Eagle3Net;
 pub use net::Eagle3Shape;
 pub use recipe::{Eagle3Batch, Eagle3Recipe};
-use std::collections::HashMap;
 use std::path::Path;
-use vocab::DraftVocab;
 use walk::{Teacher, Walk};
 
 /// Trains, or goes on training, the EAGLE-3 drafter of a recipe and exports it to the recipe's `out` folder.
@@ -34,6 +34,7 @@ pub fn train_eagle3(recipe: &Eagle3Recipe, progress: &mut dyn Progress) -> Resul
     let target = CausalLm::load(&recipe.target)?;
     check_fit(recipe, &target)?;
     let (answers, file) = answers(&recipe.target, &recipe.work, &recipe.answers, progress)?;
+    let states = states_of(&recipe.target, &recipe.work, &recipe.answers, &answers)?;
     let texts = texts(&answers, recipe.seed)?;
     let size = recipe.drafter.draft_vocab_size;
     let vocab = DraftVocab::of(&answers, target.config().vocab_size, size);
@@ -49,11 +50,12 @@ pub fn train_eagle3(recipe: &Eagle3Recipe, progress: &mut dyn Progress) -> Resul
     let mut job = Eagle3Job {
         recipe,
         target,
+        states,
         net,
         texts,
     };
     let plan = Plan {
-        fingerprint: recipe.fingerprint(&file.display().to_string()),
+        fingerprint: recipe.fingerprint(&dependence(&file, &recipe.answers)),
         work: &recipe.work,
         optimizer: &recipe.optimizer,
         stop: &recipe.stop,
@@ -83,21 +85,22 @@ fn check_fit(recipe: &Eagle3Recipe, target: &CausalLm) -> Result<()> {
         let problem = format!("must not exceed the target's {vocab} tokens");
         return refuse("drafter.draft_vocab_size", problem);
     }
-    Ok(())
+    let taps = &shape.target_layer_ids;
+    check_kept(&recipe.answers, taps, depth).or_else(|p| refuse("answers.keep_states", p))
 }
 
 /// Writes the drafter's folder: `config.json` and `model.safetensors`, bf16 but for the two lists of the vocabulary.
 fn export(net: &Eagle3Net, folder: &Path) -> Result<()> {
     let mut tensors = net.params.snapshot(DType::BF16)?;
     tensors.extend(net.vocab.tensors()?);
-    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    save_tensors(&folder.join("model.safetensors"), &tensors, format)?;
+    save_drafter(&folder.join("model.safetensors"), &tensors)?;
     write_json(&folder.join("config.json"), &net.config_json())
 }
 
 struct Eagle3Job<'a> {
     recipe: &'a Eagle3Recipe,
     target: CausalLm,
+    states: States,
     net: Eagle3Net,
     texts: Texts,
 }
@@ -118,7 +121,9 @@ impl Eagle3Job<'_> {
             return Ok(None);
         }
         let layers = &self.net.shape.target_layer_ids;
-        let (hidden, taps) = self.target.states(&walk.ids, &walk.texts, layers)?;
+        let (hidden, taps) = self
+            .states
+            .of(&self.target, &walk.ids, &walk.texts, layers)?;
         let logits = self.target.logits(&hidden)?.detach();
         let teacher = Teacher::new(&logits, &self.net.vocab)?;
         let embed = |ids: &[u32]| Ok(self.target.embed(ids)?.detach());

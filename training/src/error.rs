@@ -111,6 +111,14 @@ pub enum Error {
         /// The checkpoint.
         path: PathBuf,
     },
+    /// Another run writes a file of kept states.
+    #[error(
+        "{path:?} is in use by another training run; wait for it, or give this recipe another answers.folder"
+    )]
+    Held {
+        /// The file.
+        path: PathBuf,
+    },
     /// No training text is left after filtering.
     #[error("no usable training text: {why}")]
     NoData {

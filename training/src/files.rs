@@ -24,8 +24,13 @@ pub(crate) fn write_json(path: &Path, value: &serde_json::Value) -> Result<()> {
 
 /// Trained tensors in bf16, as checkpoints are published.
 pub(crate) fn save_weights(path: &Path, params: &Params) -> Result<()> {
+    save_drafter(path, &params.snapshot(DType::BF16)?)
+}
+
+/// Tensors as they are, in a file that says as published ones do that they are PyTorch's.
+pub(crate) fn save_drafter(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    save_tensors(path, &params.snapshot(DType::BF16)?, format)
+    save_tensors(path, tensors, format)
 }
 
 /// The same for tensors, with string metadata in the header.

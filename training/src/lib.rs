@@ -28,11 +28,13 @@ mod progress;
 pub mod recipe;
 mod run;
 mod sample;
+mod states;
 mod target;
 #[cfg(test)]
 mod testing;
 mod tokenizer;
 mod trunk;
+mod vocab;
 
 pub use answers::answer;
 pub use dcoco::{ChannelNames, DcocoRecipeHead, load_dcoco_recipe, train_dcoco};

@@ -128,6 +128,14 @@ impl CausalLm {
         Ok((hidden.detach(), taps.iter().map(Tensor::detach).collect()))
     }
 
+    /// The last layer's output `[N, H]` to final normed states `[N, H]`.
+    ///
+    /// # Errors
+    /// If the width differs.
+    pub(crate) fn normed(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(rms_norm(x, &self.norm, self.config.rms_norm_eps)?)
+    }
+
     /// `[N, H]` final normed states to `[N, V]` logits.
     ///
     /// # Errors
@@ -192,7 +200,7 @@ impl CausalLm {
         let balance = balance
             .map(|sum| sum / self.layers.len() as f64)
             .transpose()?;
-        let hidden = rms_norm(&x, &self.norm, self.config.rms_norm_eps)?;
+        let hidden = self.normed(&x)?;
         let taps = taps.iter().map(|&t| outputs[t].clone()).collect();
         Ok((hidden, taps, balance))
     }

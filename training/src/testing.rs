@@ -135,6 +135,7 @@ pub(crate) mod golden {
             block_rows: 4,
             alignment,
             target_layer_ids: vec![1, 3],
+            draft_vocab_size: None,
         }
     }
 

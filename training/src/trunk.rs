@@ -31,6 +31,9 @@ pub struct TrunkConfig {
     pub alignment: Alignment,
     /// Target layers that are read, rising, 0-based.
     pub target_layer_ids: Vec<usize>,
+    /// Token ids that are drafted, the answers' most frequent ones; without it, all.
+    #[serde(default)]
+    pub draft_vocab_size: Option<usize>,
 }
 
 impl TrunkConfig {
@@ -50,6 +53,11 @@ impl TrunkConfig {
             ),
             ("drafter.block_size", self.block_rows > 1, "must be above 1"),
             (
+                "drafter.draft_vocab_size",
+                self.draft_vocab_size != Some(0),
+                ABOVE_0,
+            ),
+            (
                 "drafter.target_layer_ids",
                 !taps.is_empty() && taps.is_sorted_by(|a, b| a < b),
                 "must rise and not be empty",
@@ -62,6 +70,7 @@ impl TrunkConfig {
 pub(crate) struct Trunk {
     /// The trained tensors under checkpoint names.
     pub params: Params,
+    config: TrunkConfig,
     net: NetConfig,
     fc: Tensor,
     hidden_norm: Tensor,
@@ -119,6 +128,7 @@ impl Trunk {
         let table = RopeTable::new(net.head_dim, n_positions, net.rope_theta);
         Ok(Self {
             params,
+            config: config.clone(),
             net,
             fc,
             hidden_norm,
@@ -126,6 +136,11 @@ impl Trunk {
             norm,
             table: Arc::new(table),
         })
+    }
+
+    /// What its recipe says.
+    pub(crate) fn config(&self) -> &TrunkConfig {
+        &self.config
     }
 
     /// The shape of its layers.

@@ -1,5 +1,6 @@
 //! Which token ids a drafter's head knows.
 
+use crate::anchors::Blocks;
 use crate::answers::Answer;
 use candle_core::{Device, Result, Tensor};
 
@@ -32,6 +33,35 @@ impl DraftVocab {
         let mut kept = vec![false; vocab];
         ids.iter().for_each(|id| kept[*id as usize] = true);
         Self { ids, kept }
+    }
+
+    /// All ids.
+    pub(crate) fn whole(vocab: usize) -> Self {
+        Self::new((0..vocab as u32).collect(), vocab)
+    }
+
+    /// Whether no id is left out.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.ids.len() == self.kept.len()
+    }
+
+    /// Target ids of draft ids.
+    pub(crate) fn target_ids(&self, mut draft_ids: Vec<u32>) -> Vec<u32> {
+        draft_ids
+            .iter_mut()
+            .for_each(|id| *id = self.ids[*id as usize]);
+        draft_ids
+    }
+
+    /// Gives the blocks' labels their draft ids; a label that is left out carries no loss.
+    pub(crate) fn classify(&self, blocks: &mut Blocks) {
+        let slots = blocks.labels.iter().zip(&mut blocks.classes);
+        for ((label, class), weight) in slots.zip(&mut blocks.weights) {
+            match self.ids.binary_search(label) {
+                Ok(draft) => *class = draft as u32,
+                Err(_) => (*class, *weight) = (0, 0.0),
+            }
+        }
     }
 
     /// Draft ids.

@@ -73,6 +73,7 @@ fn trunk_config(alignment: Alignment) -> TrunkConfig {
         block_rows: 4,
         alignment,
         target_layer_ids: vec![1, 3],
+        draft_vocab_size: None,
     }
 }
 
@@ -89,6 +90,7 @@ fn net(config: &DcocoRecipeHead, alignment: Alignment, out: f64) -> Result<Draft
     let dims = HeadDims {
         hidden: WIDTH,
         vocab: VOCAB,
+        draft_vocab: VOCAB,
         block_rows: 4,
         alignment,
     };
@@ -105,7 +107,7 @@ fn net(config: &DcocoRecipeHead, alignment: Alignment, out: f64) -> Result<Draft
         );
         var.set(&hashed(var.dims(), 6 + i as u64, out)?)?;
     }
-    Ok(DraftNet::new(target, trunk, head, &trunk_config))
+    DraftNet::live(target, trunk, head)
 }
 
 fn pack() -> DraftPack {
@@ -137,6 +139,8 @@ fn see<T>(
     look(&BlockOut {
         hidden: &states.hidden,
         logits: &logits,
+        lm_head: &net.lm_head,
+        vocab: &net.vocab,
         target_hidden: &states.target_hidden,
         target: &net.target,
         pack: &pack,
@@ -469,6 +473,8 @@ fn a_saved_drafter_drafts_the_same_in_the_method_that_runs_it() -> Result<()> {
         let drafts = trained.head.drafts(&BlockOut {
             hidden: &states.hidden,
             logits: &logits,
+            lm_head: &trained.lm_head,
+            vocab: &trained.vocab,
             target_hidden: &states.target_hidden,
             target: &trained.target,
             pack: &short,

@@ -27,7 +27,7 @@ fn net(alignment: Alignment) -> Result<DraftNet<NoHead>> {
     let target = golden::target()?;
     let trunk = Trunk::new(&config, target.config(), 0)?;
     golden::fill(&trunk.params, 2000, &[])?;
-    Ok(DraftNet::new(target, trunk, NoHead, &config))
+    DraftNet::live(target, trunk, NoHead)
 }
 
 fn shape(alignment: Alignment, decay: Option<f64>) -> BlockShape {
@@ -318,7 +318,7 @@ fn a_saved_drafter_gives_its_logits_in_the_method_that_runs_it() -> Result<()> {
         let target = CausalLm::load(&target_dir)?;
         let trunk = Trunk::new(&config, target.config(), 0)?;
         trunk.params.load(&draft_dir.join("model.safetensors"))?;
-        let net = DraftNet::new(target, trunk, NoHead, &config);
+        let net = DraftNet::live(target, trunk, NoHead)?;
         let mut prompt = DraftPack::default();
         prompt.push(&SEQUENCE[..7], &SEQUENCE[7..8]);
         let blocks = Blocks::new(&prompt, &[7], &shape);

@@ -8,6 +8,7 @@ use crate::lm::CausalLm;
 use crate::ops::testing::assert_is_alive;
 use crate::optim::{AdamW, Gradients, OptimizerConfig};
 use crate::trunk::{Trunk, TrunkConfig};
+use crate::vocab::DraftVocab;
 use baselines::{Alignment, DominoHead, DominoShape};
 use candle_core::Var;
 use decode::{Committed, Drafter, Feed, Keep, Slot, Target};
@@ -67,6 +68,7 @@ impl Golden {
         let dims = HeadDims {
             hidden: 4,
             vocab: 7,
+            draft_vocab: 7,
             block_rows: 4,
             alignment,
         };
@@ -112,6 +114,8 @@ impl Golden {
         see(&BlockOut {
             hidden: self.hidden.as_tensor(),
             logits: &logits,
+            lm_head: &self.target.head_weight(),
+            vocab: &DraftVocab::whole(7),
             target_hidden: &self.hidden.detach(),
             target: &self.target,
             pack: &self.pack,
@@ -367,6 +371,7 @@ fn trunk_config(alignment: Alignment) -> TrunkConfig {
         block_rows: 4,
         alignment,
         target_layer_ids: vec![1, 3],
+        draft_vocab_size: None,
     }
 }
 
@@ -384,11 +389,12 @@ fn a_trained_drafter_drafts_its_text_in_the_method_that_runs_it() -> Result<()> 
         let dims = HeadDims {
             hidden: 16,
             vocab: 40,
+            draft_vocab: 40,
             block_rows: 4,
             alignment,
         };
         let head = Recurrent::new(&table(6, 5, 1), dims, &mut trunk.params, 5)?;
-        let net = DraftNet::new(lm, trunk, head, &config);
+        let net = DraftNet::live(lm, trunk, head)?;
         let shape = BlockShape {
             block_rows: 4,
             alignment,

@@ -27,13 +27,14 @@ fn net(config: DsparkHead) -> Result<DraftNet<Sequential>> {
     // Copies of the target's tables, which the reference counts and training does not write.
     let others = ["embed_tokens.weight", "lm_head.weight"];
     golden::fill(&trunk.params, 3000, &others)?;
-    Ok(DraftNet::new(target, trunk, head, &trunk_config))
+    DraftNet::live(target, trunk, head)
 }
 
 fn dims() -> HeadDims {
     HeadDims {
         hidden: 16,
         vocab: 40,
+        draft_vocab: 40,
         block_rows: 4,
         alignment: Alignment::Shifted,
     }
@@ -92,6 +93,8 @@ fn a_confidence_learns_the_overlap_of_both_laws() -> Result<()> {
     let out = BlockOut {
         hidden: &states.hidden,
         logits: &logits,
+        lm_head: &net.lm_head,
+        vocab: &net.vocab,
         target_hidden: &states.target_hidden,
         target: &net.target,
         pack: &pack,
@@ -281,7 +284,7 @@ fn assert_same_head(config: DsparkHead, target_dir: &Path, draft_dir: &Path) -> 
     let mut trunk = Trunk::new(&trunk_config, target.config(), 0)?;
     let head = Sequential::new(&config, dims(), &mut trunk.params, 0)?;
     trunk.params.load(&draft_dir.join("model.safetensors"))?;
-    let net = DraftNet::new(target, trunk, head, &trunk_config);
+    let net = DraftNet::live(target, trunk, head)?;
     let mut prompt = DraftPack::default();
     prompt.push(&SEQUENCE[..7], &SEQUENCE[7..12]);
     let blocks = Blocks::new(&prompt, &[7], &shape());
@@ -290,6 +293,8 @@ fn assert_same_head(config: DsparkHead, target_dir: &Path, draft_dir: &Path) -> 
     let out = BlockOut {
         hidden: &states.hidden,
         logits: &logits,
+        lm_head: &net.lm_head,
+        vocab: &net.vocab,
         target_hidden: &states.target_hidden,
         target: &net.target,
         pack: &prompt,

@@ -2,7 +2,6 @@
 //!
 //! Source: EAGLE-3 (arXiv 2503.01840) and its code; tensor names as in its checkpoints.
 
-use super::vocab::DraftVocab;
 use super::walk::{Teacher, Walk};
 use crate::config::{Family, NetConfig};
 use crate::error::Result;
@@ -13,6 +12,7 @@ use crate::ops::{
 };
 use crate::params::{Init, Params};
 use crate::trunk::passes_last_tap;
+use crate::vocab::DraftVocab;
 use baselines::StateForm;
 use candle_core::{D, DType, Device, Tensor};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::vocab::DraftVocab;
+use crate::vocab::DraftVocab;
 
 /// Packed texts as the drafter walks over them.
 ///

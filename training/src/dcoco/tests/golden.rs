@@ -1,6 +1,7 @@
 //! The losses of the fixture's cases.
 
 use super::*;
+use crate::vocab::DraftVocab;
 
 fn size(case: &Value, key: &str) -> usize {
     case[key].as_u64().expect(key) as usize
@@ -21,6 +22,7 @@ fn head(case: &Value) -> Result<DcocoHead> {
     let dims = HeadDims {
         hidden: h,
         vocab: v,
+        draft_vocab: v,
         block_rows: b,
         alignment: Alignment::Shifted,
     };
@@ -57,16 +59,18 @@ fn blocks(case: &Value) -> Blocks {
     let b = size(case, "B");
     let decay = case["decay"].as_f64().expect("has one");
     let labels = case["labels"].as_array().expect("has them");
+    let labels: Vec<u32> = labels
+        .iter()
+        .map(|l| l.as_u64().expect("an id") as u32)
+        .collect();
     Blocks {
+        classes: labels.clone(),
         ids: vec![0; b],
         at: vec![BlockAt {
             context: 0..0,
             position: 0,
         }],
-        labels: labels
-            .iter()
-            .map(|l| l.as_u64().expect("an id") as u32)
-            .collect(),
+        labels,
         target_rows: vec![0; b],
         weights: (0..b).map(|i| (-(i as f64) / decay).exp() as f32).collect(),
     }
@@ -89,6 +93,8 @@ fn both_losses_are_the_goldens() -> Result<()> {
         let parts = head.parts(&BlockOut {
             hidden: &hidden,
             logits: &hashed(&[b, v], seed + 2, 6.0)?,
+            lm_head: &lm.head_weight(),
+            vocab: &DraftVocab::whole(v),
             target_hidden: &hidden,
             target: &lm,
             pack: &DraftPack::default(),
