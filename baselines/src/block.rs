@@ -4,7 +4,8 @@ use std::fmt;
 
 use candle_core::Tensor;
 use decode::{
-    Anchor, Committed, Drafter, LayerId, Phase, Probe, Proposal, Result, Sampling, Slot, TokenIo,
+    Anchor, Committed, Drafter, LayerId, Phase, Probe, Proposal, Result, Sampling, Slot, TokenId,
+    TokenIo,
 };
 use models::Weights;
 
@@ -44,7 +45,7 @@ pub(crate) trait BlockHead: fmt::Debug + Sized {
     /// If a tensor operation fails.
     fn propose(
         &mut self,
-        block: &Drafted,
+        block: &Drafted<'_>,
         rows: &mut [Anchor<'_>],
         io: &dyn TokenIo,
         sampling: Sampling,
@@ -92,7 +93,12 @@ impl<H> BlockDrafter<H> {
         &self.head
     }
 
-    /// Final-normed hidden states `[R * gamma, H]` and logits `[R * gamma, V]` of the draft slots.
+    /// Target ids that stand behind the V_d columns of its logits, rising; `None` if the two are the same.
+    pub fn target_ids(&self) -> Option<&[TokenId]> {
+        self.trunk.vocab().ids()
+    }
+
+    /// Final-normed hidden states `[R * gamma, H]` and logits `[R * gamma, V_d]` of the draft slots.
     ///
     /// # Errors
     /// If a tensor operation fails.

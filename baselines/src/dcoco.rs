@@ -313,7 +313,7 @@ impl Confidence {
 }
 
 impl DcocoHead {
-    /// Takes the head's tensors for a target of `hidden` by `vocab`.
+    /// Takes the head's tensors for a target of width `hidden`, `vocab` of whose tokens can be drafted.
     ///
     /// # Errors
     /// If the tensors fit no layout or an option is out of range.
@@ -325,7 +325,7 @@ impl DcocoHead {
     ) -> crate::Result<Self> {
         if config.candidates > vocab {
             let why = format!(
-                "corrector_candidates {} exceed vocab_size {vocab}",
+                "corrector_candidates {} exceed the {vocab} tokens that can be drafted",
                 config.candidates
             );
             let file = config.file.clone();
@@ -357,7 +357,8 @@ impl DcocoHead {
         &mut self.corrector
     }
 
-    /// One proposal a row from what the trunk says: `hidden` `[R * gamma, H]`, `logits` `[R * gamma, V]`, both f32.
+    /// One proposal a row from what the trunk says of the whole vocabulary: `hidden` `[R * gamma, H]`, `logits`
+    /// `[R * gamma, V]`, both f32.
     ///
     /// # Errors
     /// If shapes do not fit or a logit is NaN.
@@ -369,12 +370,25 @@ impl DcocoHead {
         io: &dyn TokenIo,
         sampling: Sampling,
     ) -> decode::Result<Vec<Proposal>> {
+        let candidates = Candidates::of(logits, self.choice.k)?;
+        self.choose(hidden, &candidates, gamma, rows, io, sampling)
+    }
+
+    /// One proposal a row, each token one of the slot's candidates.
+    fn choose(
+        &mut self,
+        hidden: &Tensor,
+        candidates: &Candidates,
+        gamma: usize,
+        rows: &mut [Anchor<'_>],
+        io: &dyn TokenIo,
+        sampling: Sampling,
+    ) -> decode::Result<Vec<Proposal>> {
         let confidence = match &self.confidence {
             Some(head) => Some(head.of(hidden, gamma)?),
             None => None,
         };
-        let candidates = Candidates::of(logits, self.choice.k)?;
-        let chains = self.chains(hidden, &candidates, gamma, rows, io, sampling)?;
+        let chains = self.chains(hidden, candidates, gamma, rows, io, sampling)?;
         let (k, mut proposals) = (self.choice.k, Vec::with_capacity(rows.len()));
         for (i, chain) in chains.into_iter().enumerate() {
             let ids = &candidates.ids[i * gamma * k..][..gamma * k];
@@ -483,7 +497,12 @@ impl BlockHead for DcocoHead {
         weights: &mut Weights,
         load: &Load<'_>,
     ) -> crate::Result<Self> {
-        let mut head = Self::new(&config, (trunk.hidden, trunk.vocab), weights, load.options)?;
+        let mut head = Self::new(
+            &config,
+            (trunk.hidden, trunk.draft_vocab),
+            weights,
+            load.options,
+        )?;
         let source = load.files(METHOD.id)?;
         let temperatures = dspark::temperatures(source, load.options, trunk.gamma())?;
         match &mut head.confidence {
@@ -499,12 +518,13 @@ impl BlockHead for DcocoHead {
 
     fn propose(
         &mut self,
-        block: &Drafted,
+        block: &Drafted<'_>,
         rows: &mut [Anchor<'_>],
         io: &dyn TokenIo,
         sampling: Sampling,
     ) -> decode::Result<Vec<Proposal>> {
-        let states = (&block.hidden, &block.logits);
-        Self::propose(self, states, block.gamma, rows, io, sampling)
+        let mut candidates = Candidates::of(&block.logits, self.choice.k)?;
+        candidates.ids = block.vocab.rename(candidates.ids);
+        self.choose(&block.hidden, &candidates, block.gamma, rows, io, sampling)
     }
 }

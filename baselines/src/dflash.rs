@@ -68,12 +68,13 @@ impl BlockHead for Argmax {
 
     fn propose(
         &mut self,
-        block: &Drafted,
+        block: &Drafted<'_>,
         _rows: &mut [Anchor<'_>],
         _io: &dyn TokenIo,
         _sampling: Sampling,
     ) -> Result<Vec<Proposal>> {
         let best = kernels::argmax_rows(&block.logits)?.to_vec1::<u32>()?;
+        let best = block.vocab.rename(best);
         let chains = best.chunks(block.gamma);
         Ok(chains
             .map(|chain| Proposal::chain(chain.to_vec()))

@@ -13,7 +13,7 @@ use models::{Fields, Weights};
 use serde_json::{Value, json};
 
 use crate::block::{BlockDrafter, BlockHead, load_block};
-use crate::draft_model::Drafts;
+use crate::draft_vocab::Drafts;
 use crate::trunk::{Drafted, HeadFields, TrunkConfig};
 use crate::{Error, Load, Method};
 pub use rollout::{DominoHead, DominoShape, DraftStep};
@@ -120,6 +120,7 @@ impl BlockHead for DominoDrafts {
         let shape = DominoShape {
             hidden: trunk.hidden,
             vocab: trunk.vocab,
+            draft_vocab: trunk.draft_vocab,
             gru,
             rank,
             prefix,
@@ -133,7 +134,7 @@ impl BlockHead for DominoDrafts {
 
     fn propose(
         &mut self,
-        block: &Drafted,
+        block: &Drafted<'_>,
         rows: &mut [Anchor<'_>],
         io: &dyn TokenIo,
         sampling: Sampling,
@@ -152,10 +153,10 @@ impl BlockHead for DominoDrafts {
             };
             let each = drafts.iter_mut().zip(rows.iter_mut()).zip(laws);
             Ok(each
-                .map(|((drafts, row), law)| drafts.draw(law, row.draws))
+                .map(|((drafts, row), law)| drafts.draw(law, row.draws, block.vocab))
                 .collect())
         })?;
-        let vocab = self.head.shape().vocab;
+        let vocab = block.vocab;
         drafts.into_iter().map(|d| d.proposal(vocab)).collect()
     }
 }

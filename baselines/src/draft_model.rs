@@ -3,13 +3,13 @@
 //! Source: Leviathan et al. 2023 and Chen et al. 2023. Drafts are drawn from the small model's own law (argmax when
 //! greedy), so acceptance is by ratio.
 
-use candle_core::{Device, Tensor};
 use decode::{
-    Anchor, Committed, DraftLaw, Drafter, Draws, Feed, Keep, Law, LayerId, Probe, Proposal, Result,
-    Sampling, Slot, Target, TokenId, TokenIo, laws,
+    Anchor, Committed, Drafter, Feed, Keep, LayerId, Probe, Proposal, Result, Sampling, Slot,
+    Target, TokenId, TokenIo, laws,
 };
 use models::{Decoder, DecoderConfig, DecoderOptions};
 
+use crate::draft_vocab::{DraftVocab, Drafts};
 use crate::{Load, Method};
 
 /// Draft tokens a round unless asked otherwise; the same as the block methods draft on the embedded targets.
@@ -92,43 +92,11 @@ impl DraftModel {
             .collect();
         let forward = self.model.forward(&feeds, &[])?;
         let laws = laws(&forward.logits, sampling)?;
+        let vocab = DraftVocab::all(self.model.vocab());
         for ((row, law), drafts) in rows.iter_mut().zip(laws).zip(drafts) {
-            drafts.draw(law, row.draws);
+            drafts.draw(law, row.draws, &vocab);
         }
         Ok(())
-    }
-}
-
-/// Drafts of one row while they are drawn.
-#[derive(Default)]
-pub(crate) struct Drafts {
-    tokens: Vec<TokenId>,
-    /// `[tokens.len(), V]`, empty when greedy.
-    weights: Vec<f32>,
-}
-
-impl Drafts {
-    /// Draws the next draft and keeps the law it came from.
-    pub(crate) fn draw(&mut self, law: Law, draws: &mut Draws) -> TokenId {
-        let token = law.draw(draws);
-        self.tokens.push(token);
-        if let Law::Weights(weights) = law {
-            self.weights.extend(weights);
-        }
-        token
-    }
-
-    /// The chain of what was drawn.
-    pub(crate) fn proposal(self, vocab: usize) -> Result<Proposal> {
-        let n = self.tokens.len();
-        let law = match self.weights.is_empty() {
-            true => DraftLaw::Point,
-            false => DraftLaw::Full(Tensor::from_vec(self.weights, (n, vocab), &Device::Cpu)?),
-        };
-        Ok(Proposal {
-            law,
-            ..Proposal::chain(self.tokens)
-        })
     }
 }
 
@@ -173,11 +141,11 @@ impl Drafter for DraftModel {
             self.step(rows, &fed, sampling, &mut drafts)?;
             for (fed, drafts) in fed.iter_mut().zip(&drafts) {
                 fed.clear();
-                fed.extend(drafts.tokens.last());
+                fed.extend(drafts.last());
             }
         }
-        let vocab = self.model.vocab();
-        drafts.into_iter().map(|d| d.proposal(vocab)).collect()
+        let vocab = DraftVocab::all(self.model.vocab());
+        drafts.into_iter().map(|d| d.proposal(&vocab)).collect()
     }
 
     fn commit(&mut self, rows: Vec<Committed<'_>>) -> Result<()> {

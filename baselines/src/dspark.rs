@@ -12,7 +12,7 @@ use decode::{Anchor, Proposal, Result, Sampling, TokenId, TokenIo, laws};
 use models::Weights;
 
 use crate::block::{BlockDrafter, BlockHead, load_block};
-use crate::draft_model::Drafts;
+use crate::draft_vocab::Drafts;
 use crate::trunk::{Drafted, HeadFields, TrunkConfig};
 use crate::{Load, Method};
 pub use config::MarkovKind;
@@ -88,6 +88,7 @@ impl BlockHead for Sequential {
             rank: config.rank,
             hidden: trunk.hidden,
             vocab: trunk.vocab,
+            draft_vocab: trunk.draft_vocab,
         };
         let markov = Markov::load(shape, weights)?;
         let source = load.files(METHOD.id)?;
@@ -120,7 +121,7 @@ impl BlockHead for Sequential {
 
     fn propose(
         &mut self,
-        block: &Drafted,
+        block: &Drafted<'_>,
         rows: &mut [Anchor<'_>],
         _io: &dyn TokenIo,
         sampling: Sampling,
@@ -132,10 +133,9 @@ impl BlockHead for Sequential {
             let rows = rows.iter_mut().zip(&mut drafts);
             Ok(laws
                 .zip(rows)
-                .map(|(law, (row, drafts))| drafts.draw(law, row.draws))
+                .map(|(law, (row, drafts))| drafts.draw(law, row.draws, block.vocab))
                 .collect())
         })?;
-        let vocab = block.logits.dim(1)?;
         let mut confidence = sequence
             .confidence_logits
             .map(|logits| self.scaled(logits).into_iter());
@@ -144,7 +144,7 @@ impl BlockHead for Sequential {
             .map(|drafts| {
                 Ok(Proposal {
                     confidence: confidence.as_mut().and_then(Iterator::next),
-                    ..drafts.proposal(vocab)?
+                    ..drafts.proposal(block.vocab)?
                 })
             })
             .collect()
@@ -163,10 +163,10 @@ impl Sequential {
         })
     }
 
-    /// Walks the slots of R blocks: `choose` is given `[R, V]` corrected logits of one slot after another and names a
-    /// token for each row.
+    /// Walks the slots of R blocks: `choose` is given `[R, V_d]` corrected logits of one slot after another and names a
+    /// token for each row, by its target id.
     ///
-    /// `hidden`: `[R * gamma, H]`, `logits`: `[R * gamma, V]`, from [`BlockDrafter::draft`]; `anchors`: R tokens.
+    /// `hidden`: `[R * gamma, H]`, `logits`: `[R * gamma, V_d]`, from [`BlockDrafter::draft`]; `anchors`: R tokens.
     ///
     /// # Errors
     /// If a tensor operation or `choose` fails.

@@ -7,12 +7,11 @@ mod config;
 mod net;
 mod options;
 mod tree;
-mod vocab;
 
 use candle_core::{Device, Tensor};
 use decode::{
-    Anchor, Committed, DraftLaw, Drafter, Law, LayerId, Probe, Proposal, Result, Sampling, Slot,
-    TokenId, TokenIo, laws,
+    Anchor, Committed, Drafter, LayerId, Probe, Proposal, Result, Sampling, Slot, TokenId, TokenIo,
+    laws,
 };
 use models::{CacheAt, CacheDims, Level, Plan, Rope, Rows, SlotCache, Weights};
 
@@ -21,6 +20,7 @@ use net::Net;
 pub use options::Drafting;
 pub use tree::DraftTree;
 
+use crate::draft_vocab::Drafts;
 use crate::{Load, Method};
 
 pub(crate) const METHOD: Method = Method {
@@ -212,7 +212,7 @@ impl Eagle3 {
         sampling: Sampling,
         n_drafts: usize,
     ) -> Result<Vec<Proposal>> {
-        let mut drafts = vec![Chain::default(); rows.len()];
+        let mut drafts = vec![Drafts::default(); rows.len()];
         for depth in 0..n_drafts {
             if depth > 0 {
                 let seen = [(0..depth as u32).collect::<Vec<u32>>()];
@@ -225,41 +225,16 @@ impl Eagle3 {
                         seen: &seen,
                     })
                     .collect();
-                let tokens: Vec<TokenId> = drafts
-                    .iter()
-                    .filter_map(|d| d.tokens.last().copied())
-                    .collect();
+                let tokens: Vec<TokenId> = drafts.iter().filter_map(Drafts::last).collect();
                 y = self.step(&levels, &tokens, &y, io)?;
             }
             let laws = laws(&self.logits(&y, io)?, sampling)?;
             for ((row, draft), law) in rows.iter_mut().zip(&mut drafts).zip(laws) {
-                draft
-                    .tokens
-                    .push(self.net.vocab.target_id(law.draw(row.draws)));
-                if let Law::Weights(weights) = law {
-                    draft.weights.extend(weights);
-                }
+                draft.draw(law, row.draws, &self.net.vocab);
             }
         }
-        drafts.into_iter().map(|d| self.proposal(d)).collect()
-    }
-
-    fn proposal(&self, chain: Chain) -> Result<Proposal> {
-        let (n, width) = (chain.tokens.len(), self.net.config.draft_vocab);
-        let law = match (chain.weights.is_empty(), self.net.vocab.ids()) {
-            (true, _) => DraftLaw::Point,
-            (false, None) => {
-                DraftLaw::Full(Tensor::from_vec(chain.weights, (n, width), &Device::Cpu)?)
-            }
-            (false, Some(ids)) => DraftLaw::TopK {
-                ids: Tensor::from_vec(ids.repeat(n), (n, width), &Device::Cpu)?,
-                probs: Tensor::from_vec(chain.weights, (n, width), &Device::Cpu)?,
-            },
-        };
-        Ok(Proposal {
-            law,
-            ..Proposal::chain(chain.tokens)
-        })
+        let vocab = &self.net.vocab;
+        drafts.into_iter().map(|d| d.proposal(vocab)).collect()
     }
 
     /// Grows one tree a row, all rows together. The candidates follow from the context alone, so each is a point of
@@ -339,14 +314,6 @@ struct TreeShape {
     width: usize,
     steps: usize,
     nodes: usize,
-}
-
-/// Drafts of one row while they are drawn.
-#[derive(Clone, Debug, Default)]
-struct Chain {
-    tokens: Vec<TokenId>,
-    /// `[tokens.len(), draft vocabulary]`, empty when greedy.
-    weights: Vec<f32>,
 }
 
 impl Drafter for Eagle3 {

@@ -7,6 +7,7 @@ pub mod dcoco;
 mod dflash;
 mod domino;
 mod draft_model;
+mod draft_vocab;
 mod dspark;
 mod eagle3;
 mod error;

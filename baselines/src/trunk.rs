@@ -10,6 +10,7 @@ use decode::{Anchor, Committed, Result, Slot, TokenId, TokenIo};
 use models::{CacheAt, CacheDims, Layer, Plan, Rope, Rows, SlotCache, Source, Weights};
 
 use crate::Load;
+use crate::draft_vocab::DraftVocab;
 use config::CONFIG;
 pub use config::{Alignment, TrunkConfig};
 pub(crate) use config::{HARMLESS, HeadFields, no_head};
@@ -26,16 +27,22 @@ pub(crate) struct Trunk {
     norm: Tensor,
     rope: Rope,
     cache: SlotCache,
+    /// What the logits of a slot are about.
+    vocab: DraftVocab,
+    /// `[V_d, H]`; `None` where the target's own head serves.
+    head: Option<Tensor>,
 }
 
 /// What a trunk says about the draft slots of R rows.
-pub(crate) struct Drafted {
+pub(crate) struct Drafted<'a> {
     /// Draft slots of each row.
     pub(crate) gamma: usize,
     /// `[R * gamma, H]` f32, final-normed.
     pub(crate) hidden: Tensor,
-    /// `[R * gamma, V]` f32.
+    /// `[R * gamma, V_d]` f32.
     pub(crate) logits: Tensor,
+    /// Target ids of the logits' V_d columns.
+    pub(crate) vocab: &'a DraftVocab,
 }
 
 impl Trunk {
@@ -59,9 +66,8 @@ impl Trunk {
         capacity: usize,
     ) -> crate::Result<Self> {
         let hidden = config.hidden;
-        // Copies of the target's own tables, in DeepSpec checkpoints.
-        weights.ignore("embed_tokens.weight");
-        weights.ignore("lm_head.weight");
+        let head = take_head(&config, weights)?;
+        let vocab = DraftVocab::load(weights, config.vocab, config.draft_vocab)?;
         let fc = weights.take_matrix("fc.weight", [hidden, config.taps.len() * hidden])?;
         let hidden_norm = weights.take("hidden_norm.weight", &[hidden])?;
         let norm = weights.take("norm.weight", &[hidden])?;
@@ -88,11 +94,18 @@ impl Trunk {
             norm,
             rope,
             cache,
+            vocab,
+            head,
         })
     }
 
     pub(crate) fn config(&self) -> &TrunkConfig {
         &self.config
+    }
+
+    /// What the logits of a slot are about.
+    pub(crate) fn vocab(&self) -> &DraftVocab {
+        &self.vocab
     }
 
     /// Context keys and values of all slots.
@@ -130,13 +143,13 @@ impl Trunk {
     }
 
     /// Runs one block a row, `[anchor, mask, ..]`, through all layers, and the first `gamma` draft slots of each
-    /// through the target's head.
+    /// through the head: its own, of V_d rows, or the target's.
     pub(crate) fn draft(
         &mut self,
         rows: &[Anchor<'_>],
         gamma: usize,
         io: &dyn TokenIo,
-    ) -> Result<Drafted> {
+    ) -> Result<Drafted<'_>> {
         let n = self.config.block_rows;
         let slots: Vec<Slot> = rows.iter().map(|row| row.slot).collect();
         for row in rows {
@@ -169,11 +182,15 @@ impl Trunk {
                 .collect();
             hidden.index_select(&Tensor::new(drafts, &Device::Cpu)?, 0)?
         };
-        let logits = io.lm_head(&hidden)?;
+        let logits = match &self.head {
+            Some(head) => kernels::linear(&hidden, head)?,
+            None => io.lm_head(&hidden)?,
+        };
         Ok(Drafted {
             gamma,
             hidden,
             logits,
+            vocab: &self.vocab,
         })
     }
 
@@ -202,4 +219,19 @@ impl Trunk {
     fn rms_eps(&self) -> f32 {
         self.config.layer.attention.rms_eps
     }
+}
+
+/// The head of a reduced draft vocabulary. DeepSpec checkpoints of a full one hold copies of the target's tables.
+fn take_head(config: &TrunkConfig, weights: &mut Weights) -> crate::Result<Option<Tensor>> {
+    const HEAD: &str = "lm_head.weight";
+    let (vocab, draft_vocab) = (config.vocab, config.draft_vocab);
+    weights.ignore("embed_tokens.weight");
+    if draft_vocab == vocab {
+        weights.ignore(HEAD);
+        return Ok(None);
+    }
+    DraftVocab::require(HEAD, weights, vocab, draft_vocab)?;
+    Ok(Some(
+        weights.take_matrix(HEAD, [draft_vocab, config.hidden])?,
+    ))
 }

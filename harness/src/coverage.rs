@@ -219,7 +219,8 @@ impl Bench {
                 draws: &mut draws,
             };
             let (_, logits) = self.drafter.draft(&[anchor], &self.target)?;
-            ranks.push(ranks_of(&logits, &answer[at + 1..])?);
+            let ids = self.drafter.target_ids();
+            ranks.push(ranks_of(&logits, &answer[at + 1..], ids)?);
             self.drafter.commit(vec![Committed {
                 slot: SLOT,
                 position,
@@ -261,18 +262,25 @@ impl Bench {
     }
 }
 
-/// Rank of each following token in its slot's row of `[gamma, V]` logits, as far as both reach: the number of tokens
-/// before it, larger logits first, of equals the lower id first.
-fn ranks_of(logits: &Tensor, follows: &[TokenId]) -> Result<Vec<u32>> {
+/// Rank of each following token in its slot's row of `[gamma, V_d]` logits, as far as both reach: the number of tokens
+/// before it, larger logits first, of equals the lower id first. `ids`: target ids of the columns, rising, if they are
+/// others; a token that is not among them ranks [`u32::MAX`].
+fn ranks_of(logits: &Tensor, follows: &[TokenId], ids: Option<&[TokenId]>) -> Result<Vec<u32>> {
     let rows = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
     anyhow::ensure!(
         rows.iter().flatten().all(|logit| logit.is_finite()),
         "the drafter gives logits that are not finite; fetch or train its checkpoint again"
     );
     let rank = |(row, token): (&Vec<f32>, &TokenId)| {
-        let token = *token as usize;
-        let own = row[token];
-        let is_before = |(id, logit): (usize, &f32)| *logit > own || (*logit == own && id < token);
+        let column = match ids {
+            None => *token as usize,
+            Some(ids) => match ids.binary_search(token) {
+                Ok(column) => column,
+                Err(_) => return u32::MAX,
+            },
+        };
+        let own = row[column];
+        let is_before = |(id, logit): (usize, &f32)| *logit > own || (*logit == own && id < column);
         row.iter()
             .enumerate()
             .filter(|(id, l)| is_before((*id, l)))
@@ -302,8 +310,11 @@ mod tests {
             [0.0, 0.0, 0.0, 9.0],
         ];
         let logits = Tensor::new(&logits, &Device::Cpu).unwrap();
-        assert_eq!(ranks_of(&logits, &[2, 3]).unwrap(), [1, 3]);
-        assert_eq!(ranks_of(&logits, &[1, 0, 3, 0]).unwrap(), [0, 0, 0]);
-        assert_eq!(ranks_of(&logits, &[3]).unwrap(), [3]);
+        assert_eq!(ranks_of(&logits, &[2, 3], None).unwrap(), [1, 3]);
+        assert_eq!(ranks_of(&logits, &[1, 0, 3, 0], None).unwrap(), [0, 0, 0]);
+        assert_eq!(ranks_of(&logits, &[3], None).unwrap(), [3]);
+        let ids: &[TokenId] = &[1, 4, 6, 7];
+        let ranks = ranks_of(&logits, &[6, 7, 5], Some(ids)).unwrap();
+        assert_eq!(ranks, [1, 3, u32::MAX]);
     }
 }

@@ -29,7 +29,8 @@ pub struct CoverageRecord {
     /// Answer length in tokens.
     pub n_tokens: u32,
     /// For each answer position but the last, taken as anchor: the rank, from 0, that each draft slot gives the token
-    /// that really follows. As many slots as the drafter has and the answer still has tokens.
+    /// that really follows, or [`u32::MAX`] if it cannot be drafted. As many slots as the drafter has and the answer
+    /// still has tokens.
     pub ranks: Vec<Vec<u32>>,
 }
 

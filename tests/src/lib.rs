@@ -49,6 +49,31 @@ pub fn hash_weights(shapes: &Shapes, seed0: u64) -> BTreeMap<String, Tensor> {
         .collect()
 }
 
+/// Makes of a block drafter one that drafts the `kept` ids alone, which rise: it gets their rows of `head`, the target's
+/// `[V, H]`, and of the table that corrects logits.
+///
+/// # Panics
+/// If `kept` names an id that `head` has not.
+pub fn reduce(
+    config: &mut serde_json::Value,
+    weights: &mut BTreeMap<String, Tensor>,
+    head: &Tensor,
+    kept: &[u32],
+) {
+    config["draft_vocab_size"] = kept.len().into();
+    let list = |values: Vec<i64>| Tensor::new(values, &Device::Cpu).expect("a list fits");
+    let ids = Tensor::new(kept, &Device::Cpu).expect("a list fits");
+    let rows = |table: &Tensor| table.index_select(&ids, 0).expect("ids are below V");
+    for (name, table) in weights.iter_mut() {
+        if name.ends_with("markov_w2.weight") || name.ends_with("embed_proj.2.weight") {
+            *table = rows(table);
+        }
+    }
+    weights.insert("lm_head.weight".into(), rows(head));
+    let offsets = kept.iter().zip(0i64..).map(|(id, j)| i64::from(*id) - j);
+    weights.insert("d2t".into(), list(offsets.collect()));
+}
+
 /// The target that the drafter goldens were made with: Qwen3, V 40, H 16, 6 layers.
 pub mod golden {
     use super::{BTreeMap, Device, Shapes, Tensor, hash_weights};

@@ -70,6 +70,7 @@ impl Plain {
             shape: DominoShape {
                 hidden: 4,
                 vocab: 7,
+                draft_vocab: 7,
                 gru: 3,
                 rank: 2,
                 prefix,

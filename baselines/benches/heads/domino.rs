@@ -16,6 +16,7 @@ pub(crate) fn bench(criterion: &mut Criterion) -> Result<()> {
         let shape = DominoShape {
             hidden,
             vocab: VOCAB,
+            draft_vocab: VOCAB,
             gru: 1024,
             rank: 256,
             prefix: 1,
@@ -30,6 +31,7 @@ pub(crate) fn bench(criterion: &mut Criterion) -> Result<()> {
     let shape = DominoShape {
         hidden: 192,
         vocab: 2048,
+        draft_vocab: 2048,
         gru: 96,
         rank: 64,
         prefix: 1,
@@ -46,7 +48,7 @@ pub(crate) fn bench(criterion: &mut Criterion) -> Result<()> {
 fn head(shape: DominoShape) -> Result<DominoHead> {
     let DominoShape {
         hidden,
-        vocab,
+        draft_vocab,
         gru,
         rank,
         ..
@@ -56,7 +58,7 @@ fn head(shape: DominoShape) -> Result<DominoHead> {
         ("prefix_gru.weight_ih_l0", [3 * gru, hidden]),
         ("prefix_gru.weight_hh_l0", [3 * gru, gru]),
         ("embed_proj.0.weight", [rank, hidden + gru]),
-        ("embed_proj.2.weight", [vocab, rank]),
+        ("embed_proj.2.weight", [draft_vocab, rank]),
     ] {
         tensors.push((name.to_owned(), values(&dims, 0.03)?));
     }
@@ -94,18 +96,20 @@ fn roll(
 fn work(shape: DominoShape, n_rows: usize, gamma: usize) -> Work {
     let DominoShape {
         hidden,
-        vocab,
+        draft_vocab,
         gru,
         rank,
         prefix,
+        ..
     } = shape;
     let (steps, corrected) = (gamma as f64, (gamma - prefix) as f64);
     let once = (rank * hidden) as f64;
     let step = (3 * gru * hidden + (rank + 3 * gru) * gru) as f64;
-    let out = (vocab * rank) as f64;
+    let out = (draft_vocab * rank) as f64;
     Work {
         flops: 2.0 * n_rows as f64 * (steps * (once + step) + corrected * out),
-        bytes: 4.0 * (once + steps * step + corrected * out + steps * (n_rows * vocab) as f64),
+        bytes: 4.0
+            * (once + steps * step + corrected * out + steps * (n_rows * draft_vocab) as f64),
     }
 }
 

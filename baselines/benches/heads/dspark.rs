@@ -15,6 +15,7 @@ pub(crate) fn bench(criterion: &mut Criterion) -> Result<()> {
             rank: 256,
             hidden,
             vocab: VOCAB,
+            draft_vocab: VOCAB,
         };
         let tensors = ["markov_w1", "markov_w2"].map(|name| {
             let table = values(&[VOCAB, shape.rank], 0.03)?;
@@ -38,7 +39,7 @@ fn roll(
     n_rows: usize,
 ) -> Result<()> {
     let hidden = values(&[n_rows * GAMMA, shape.hidden], 1.0)?;
-    let logits = values(&[n_rows * GAMMA, shape.vocab], 5.0)?;
+    let logits = values(&[n_rows * GAMMA, shape.draft_vocab], 5.0)?;
     let anchors: Vec<TokenId> = (0..n_rows as TokenId).collect();
     let name = format!("dspark_{}/{n_rows}", shape.hidden);
     tell(&name, work(shape, n_rows));
@@ -56,9 +57,9 @@ fn roll(
 
 /// The output table is read once a step, the logits once.
 fn work(shape: MarkovShape, n_rows: usize) -> Work {
-    let (steps, out) = (GAMMA as f64, (shape.vocab * shape.rank) as f64);
+    let (steps, out) = (GAMMA as f64, (shape.draft_vocab * shape.rank) as f64);
     Work {
         flops: 2.0 * n_rows as f64 * steps * out,
-        bytes: 4.0 * steps * (out + (n_rows * shape.vocab) as f64),
+        bytes: 4.0 * steps * (out + (n_rows * shape.draft_vocab) as f64),
     }
 }

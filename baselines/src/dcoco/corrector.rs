@@ -71,12 +71,12 @@ pub struct Candidates {
     pub k: usize,
     /// `[N, K]` token ids, best first; of equal ones the lower id first.
     pub ids: Vec<u32>,
-    /// `[N, K]` log-probabilities over the whole vocabulary.
+    /// `[N, K]` log-probabilities over all that can be drafted.
     pub log_probs: Vec<f32>,
 }
 
 impl Candidates {
-    /// Takes them from `[N, V]` logits.
+    /// Takes them from `[N, V]` logits; ids count columns.
     ///
     /// # Errors
     /// If K exceeds V or a logit is NaN.

@@ -18,6 +18,8 @@ pub struct DominoShape {
     pub hidden: usize,
     /// Vocabulary, V.
     pub vocab: usize,
+    /// Tokens that can be drafted, V_d.
+    pub draft_vocab: usize,
     /// Width of the recurrent state, G.
     pub gru: usize,
     /// Inner width of the correction, D.
@@ -45,7 +47,7 @@ pub struct DominoHead {
     from_state: Tensor,
     /// `[3G, H]`: weights of the recurrent input.
     from_token: Tensor,
-    /// `[V, D]`.
+    /// `[V_d, D]`.
     fc2: Tensor,
     /// Most bytes of a table.
     table_bytes: usize,
@@ -58,7 +60,7 @@ pub struct DominoHead {
 pub struct DraftStep<'a> {
     /// Draft number, from 0.
     pub slot: usize,
-    /// `[R, V]` f32, corrected.
+    /// `[R, V_d]` f32, corrected.
     pub logits: &'a Tensor,
     /// `[R, G]` f32: the recurrent state after the anchor and the drafts before this one.
     pub state: &'a Tensor,
@@ -66,14 +68,14 @@ pub struct DraftStep<'a> {
 
 impl DominoHead {
     /// Takes `prefix_gru.weight_ih_l0` `[3G, H]`, `prefix_gru.weight_hh_l0` `[3G, G]` (rows in the order reset, update,
-    /// new), `embed_proj.0.weight` `[D, H + G]` and `embed_proj.2.weight` `[V, D]`; all may be under `logit_head.`.
+    /// new), `embed_proj.0.weight` `[D, H + G]` and `embed_proj.2.weight` `[V_d, D]`; all may be under `logit_head.`.
     ///
     /// # Errors
     /// If one is missing or has another shape.
     pub fn new(shape: DominoShape, weights: &mut Weights) -> crate::Result<Self> {
         let DominoShape {
             hidden,
-            vocab,
+            draft_vocab,
             gru,
             rank,
             ..
@@ -86,7 +88,7 @@ impl DominoHead {
         let from_token = take("prefix_gru.weight_ih_l0", &[3 * gru, hidden])?;
         let recurrent = take("prefix_gru.weight_hh_l0", &[3 * gru, gru])?;
         let fc1 = take("embed_proj.0.weight", &[rank, hidden + gru])?;
-        let fc2 = take("embed_proj.2.weight", &[vocab, rank])?;
+        let fc2 = take("embed_proj.2.weight", &[draft_vocab, rank])?;
         let fc1_state = fc1.narrow(1, hidden, gru)?;
         Ok(Self {
             shape,
@@ -112,9 +114,9 @@ impl DominoHead {
     }
 
     /// Walks along the blocks of R rows, all rows together. `pick` is shown each position and says the R tokens drafted
-    /// there.
+    /// there, by their target ids.
     ///
-    /// `hidden` `[R * gamma, H]` and `logits` `[R * gamma, V]` f32: the trunk's draft slots, row after row; `anchors`:
+    /// `hidden` `[R * gamma, H]` and `logits` `[R * gamma, V_d]` f32: the trunk's draft slots, row after row; `anchors`:
     /// R tokens.
     ///
     /// # Errors
@@ -128,11 +130,14 @@ impl DominoHead {
         mut pick: impl FnMut(&DraftStep<'_>) -> Result<Vec<TokenId>>,
     ) -> Result<()> {
         let DominoShape {
-            vocab, gru, rank, ..
+            draft_vocab,
+            gru,
+            rank,
+            ..
         } = self.shape;
         let n_rows = anchors.len();
         let gamma = logits.dim(0)? / n_rows.max(1);
-        let logits = logits.reshape((n_rows, gamma, vocab))?;
+        let logits = logits.reshape((n_rows, gamma, draft_vocab))?;
         let by_hidden = linear(hidden, &self.from_hidden)?.reshape((n_rows, gamma, rank))?;
         let mut tokens = anchors.to_vec();
         let mut state = Tensor::zeros((n_rows, gru), DType::F32, &Device::Cpu)?;
@@ -142,7 +147,7 @@ impl DominoHead {
             let given = self.given(&tokens, io)?;
             state = gru_cell(&given, &by_state.narrow(1, rank, 3 * gru)?, &state)?;
             by_state = linear(&state, &self.from_state)?;
-            // [R, gamma, V] -> [R, V]
+            // [R, gamma, V_d] -> [R, V_d]
             let base = logits.narrow(1, slot, 1)?.squeeze(1)?.contiguous()?;
             let corrected = match slot < self.shape.prefix {
                 true => base,

@@ -12,7 +12,7 @@ use super::config::MarkovKind;
 pub(super) struct Markov {
     /// `[V, rank]`.
     w1: Tensor,
-    /// `[V, rank]`.
+    /// `[V_d, rank]`.
     w2: Tensor,
     mix: Mix,
     rank: usize,
@@ -29,6 +29,8 @@ pub struct MarkovShape {
     pub hidden: usize,
     /// Vocabulary, V.
     pub vocab: usize,
+    /// Tokens that can be drafted, V_d.
+    pub draft_vocab: usize,
 }
 
 /// A matrix and its bias.
@@ -55,10 +57,10 @@ impl Markov {
             rank,
             hidden,
             vocab,
+            draft_vocab,
         } = shape;
-        let table = [vocab, rank];
-        let w1 = weights.take("markov_head.markov_w1.weight", &table)?;
-        let w2 = weights.take("markov_head.markov_w2.weight", &table)?;
+        let w1 = weights.take("markov_head.markov_w1.weight", &[vocab, rank])?;
+        let w2 = weights.take("markov_head.markov_w2.weight", &[draft_vocab, rank])?;
         let mut affine = |name: &str, rows: usize, width: usize| -> crate::Result<Affine> {
             let name = format!("markov_head.{name}");
             Ok(Affine {
@@ -86,7 +88,7 @@ impl Markov {
         Ok(self.w1.index_select(&ids, 0)?)
     }
 
-    /// `[R, V]`, added to a slot's logits; `embedded` and `state` are `[R, rank]`, `hidden` is `[R, H]`.
+    /// `[R, V_d]`, added to a slot's logits; `embedded` and `state` are `[R, rank]`, `hidden` is `[R, H]`.
     pub(super) fn bias(
         &self,
         embedded: &Tensor,

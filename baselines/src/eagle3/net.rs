@@ -5,7 +5,7 @@ use decode::{LayerId, TokenId, TokenIo};
 use models::{Attention, AttentionDims, CacheAt, Mlp, MlpDims, QkNorm, Weights};
 
 use super::config::{Eagle3Config, FusionNorm, StateForm};
-use super::vocab::DraftVocab;
+use crate::draft_vocab::DraftVocab;
 use crate::{Error, Result};
 
 /// Weights of a drafter.

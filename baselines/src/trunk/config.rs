@@ -92,6 +92,8 @@ pub struct TrunkConfig {
     pub hidden: usize,
     /// Vocabulary, V; equals the target's.
     pub vocab: usize,
+    /// Tokens it can draft, V_d: V of them, with the target's head, or fewer, with a head of its own.
+    pub draft_vocab: usize,
     /// Layers of the target it was trained for.
     pub n_target_layers: usize,
     /// Target layers it reads, in the order their taps are joined.
@@ -182,9 +184,12 @@ impl TrunkConfig {
             qk_norm: QkNorm::PerHead,
         };
         let intermediate = fields.size("intermediate_size")?;
+        let vocab = fields.size("vocab_size")?;
+        let draft_vocab: Option<usize> = fields.optional("draft_vocab_size")?;
         Ok(Self {
             hidden,
-            vocab: fields.size("vocab_size")?,
+            vocab,
+            draft_vocab: draft_vocab.unwrap_or(vocab),
             n_target_layers: fields.size("num_target_layers")?,
             taps: block.taps.into_iter().map(LayerId).collect(),
             block_rows: block.rows,
@@ -218,6 +223,9 @@ impl TrunkConfig {
         } else if self.mask as usize >= self.vocab {
             let (mask, vocab) = (self.mask, self.vocab);
             format!("mask_token_id {mask} is not below vocab_size {vocab}")
+        } else if self.draft_vocab == 0 || self.draft_vocab > self.vocab {
+            let (draft_vocab, vocab) = (self.draft_vocab, self.vocab);
+            format!("draft_vocab_size {draft_vocab} must lie between 1 and vocab_size {vocab}")
         } else if n_heads % n_kv_heads != 0 || head_dim % 2 != 0 {
             format!(
                 "num_key_value_heads {n_kv_heads} must divide num_attention_heads {n_heads}, and head_dim {head_dim} must be even"

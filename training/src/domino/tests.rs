@@ -302,6 +302,7 @@ fn training_and_drafting_give_the_same_logits_for_the_same_tokens() -> Result<()
             let shape = DominoShape {
                 hidden: 4,
                 vocab: 7,
+                draft_vocab: 7,
                 gru: 3,
                 rank: 2,
                 prefix,
