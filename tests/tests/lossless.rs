@@ -212,16 +212,12 @@ fn dcoco(slots: usize, arm: &str) -> Box<dyn Drafter> {
     )
 }
 
-/// A block drafter that can draft three ids of four.
+/// DSpark, Domino or DCOCO, which can draft three ids of four.
 fn few(slots: usize, arm: &str) -> Box<dyn Drafter> {
     let (mut config, mut weights) = match arm.split(':').next() {
         Some("dspark") => (golden::dspark_config(), golden::dspark_weights()),
         Some("domino") => (golden::domino_config(), golden::domino_weights()),
-        Some("dcoco") => (golden::dcoco_config(), golden::dcoco_weights()),
-        _ => {
-            let weights = hash_weights(&golden::dflash_shapes(), 2000);
-            (golden::dflash_config(), weights)
-        }
+        _ => (golden::dcoco_config(), golden::dcoco_weights()),
     };
     let head = &hash_weights(&golden::target_shapes(), 1000)["lm_head.weight"];
     let kept: Vec<u32> = (0..V as u32).filter(|id| id % 4 != 1).collect();
@@ -279,7 +275,6 @@ fn drafters(slots: usize) -> Vec<(&'static str, Box<dyn Drafter>)> {
         ("dspark", dspark(slots)),
         ("dcoco, walk", dcoco(slots, "dcoco")),
         ("dcoco, lattice", dcoco(slots, "dcoco:proposal=lattice")),
-        ("dflash, few ids", few(slots, "dflash")),
         ("dspark, few ids", few(slots, "dspark")),
         ("domino, few ids", few(slots, "domino:draft=sampled")),
         ("dcoco, few ids", few(slots, "dcoco")),
