@@ -59,6 +59,18 @@ pub enum LoadError {
         /// Type in the file.
         got: String,
     },
+    /// A number is too large for the type that a GGUF file is to store it in.
+    #[error(
+        "tensor {tensor:?} holds {got}, which does not fit into {asked}; store it as f32 or bf16"
+    )]
+    GgufRange {
+        /// Its name in the file.
+        tensor: String,
+        /// The largest absolute value.
+        got: f32,
+        /// Name of the type.
+        asked: &'static str,
+    },
     /// A key that a config must have is absent or null.
     #[error("{file}: key {key:?} is missing")]
     MissingKey {

@@ -4,7 +4,9 @@
 //! names and `convert_hf_to_gguf.py` for the order of rows.
 
 mod config;
+mod target;
 mod tokenizer;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +24,8 @@ use crate::error::{LoadError, Result};
 use crate::fields::Fields;
 
 use config::Architecture;
+pub use target::GgufTarget;
+pub use write::{GgufType, GgufWriter};
 
 /// Types of tensors that are read.
 const DTYPES: [(GgmlDType, &str); 6] = [

@@ -23,7 +23,7 @@ pub use config::{DecoderConfig, HeadKind, full_attention_only, refuse_other_forw
 pub use decoder::{Decoder, DecoderOptions};
 pub use error::LoadError;
 pub use fields::Fields;
-pub use gguf::Gguf;
+pub use gguf::{Gguf, GgufTarget, GgufType, GgufWriter};
 pub use layer::{Attention, AttentionDims, CacheAt, Layer, LayerDims};
 pub use mlp::{ExpertWeights, Experts, Gated, Mlp, MlpDims};
 pub use rope::{Rope, RopeConfig};
