@@ -16,8 +16,10 @@ use crate::draft_vocab::Drafts;
 use crate::trunk::{Drafted, HeadFields, TrunkConfig};
 use crate::{Load, Method};
 pub use config::MarkovKind;
-pub(crate) use config::{CALIBRATION_OPTION, refuse_calibration, temperatures};
-use config::{ConfidenceInput, HeadConfig};
+pub(crate) use config::{
+    CALIBRATION_OPTION, ConfidenceInput, HeadConfig, has_calibration, refuse_calibration,
+    temperatures,
+};
 use markov::Markov;
 pub use markov::MarkovShape;
 

@@ -11,9 +11,8 @@ use models::{CacheAt, CacheDims, Layer, Plan, Rope, Rows, SlotCache, Source, Wei
 
 use crate::Load;
 use crate::draft_vocab::DraftVocab;
-use config::CONFIG;
 pub use config::{Alignment, TrunkConfig};
-pub(crate) use config::{HARMLESS, HeadFields, no_head};
+pub(crate) use config::{CONFIG, HARMLESS, HeadFields, no_head};
 
 /// The trunk with its weights and one cache of context keys and values.
 ///

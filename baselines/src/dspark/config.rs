@@ -32,7 +32,7 @@ pub enum MarkovKind {
 
 /// What the confidence head reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConfidenceInput {
+pub(crate) enum ConfidenceInput {
     /// The slot's hidden state.
     Hidden,
     /// The hidden state, then the Markov embedding of the token before the slot.
@@ -42,9 +42,9 @@ pub(super) enum ConfidenceInput {
 /// Shape of the head, read from the drafter's config.json.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadConfig {
-    pub(super) kind: MarkovKind,
-    pub(super) rank: usize,
-    pub(super) confidence: Option<ConfidenceInput>,
+    pub(crate) kind: MarkovKind,
+    pub(crate) rank: usize,
+    pub(crate) confidence: Option<ConfidenceInput>,
 }
 
 impl HeadConfig {
@@ -60,6 +60,11 @@ impl HeadConfig {
             let why = "is 0: this trunk has no Markov head; use method dflash".to_owned();
             return Err(outer.bad_value("markov_rank", why).into());
         }
+        Self::of_rank(rank, outer)
+    }
+
+    /// Reads the keys that follow `markov_rank`, which is not 0.
+    pub(crate) fn of_rank(rank: usize, outer: &mut Fields) -> Result<Self> {
         let kind = outer.required("markov_head_type")?;
         let enabled: bool = outer.required("enable_confidence_head")?;
         let confidence = match enabled {
@@ -125,9 +130,14 @@ pub(crate) fn temperatures(source: &Source, options: &Options, gamma: usize) -> 
     Err(fields.bad_value("temperatures", why).into())
 }
 
+/// Whether temperatures lie beside the config.
+pub(crate) fn has_calibration(source: &Source) -> bool {
+    source.exists(CALIBRATION)
+}
+
 /// A drafter without confidences has nothing to calibrate.
 pub(crate) fn refuse_calibration(source: &Source) -> Result<()> {
-    if !source.exists(CALIBRATION) {
+    if !has_calibration(source) {
         return Ok(());
     }
     Err(Error::Config {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{Error, TargetFacts};
 
-pub(super) const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 
 /// Keys of real drafter configs that do not change a frozen forward pass.
 pub(crate) const HARMLESS: &[&str] = &[
@@ -246,7 +246,7 @@ impl TrunkConfig {
         }
     }
 
-    pub(super) fn check_target(&self, file: String, target: &TargetFacts) -> crate::Result<()> {
+    pub(crate) fn check_target(&self, file: String, target: &TargetFacts) -> crate::Result<()> {
         let pairs = [
             ("hidden_size", self.hidden, target.hidden),
             ("vocab_size", self.vocab, target.vocab),
