@@ -1,5 +1,6 @@
 //! What can be typed. Nothing is looked up here; [`crate::plan`] does that.
 
+mod export;
 mod machine;
 
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::data_env::Environment;
 use crate::train::TrainCommand;
+pub(crate) use export::{ExportCommand, ExportGgufArgs};
 pub(crate) use machine::{CostArgs, MachineArgs, SelftestArgs};
 
 const EXAMPLES: &str = "\
@@ -90,6 +92,9 @@ pub(crate) enum Command {
     /// Make checkpoint folders of GGUF files
     #[command(subcommand)]
     Target(TargetCommand),
+    /// Write trained drafters as files of other programs
+    #[command(subcommand)]
+    Export(ExportCommand),
     /// What differs between runs: tau, throughput, speedup and text, paired by prompt
     Compare(CompareArgs),
     /// Judge a run against a saved one: 0 pass, 1 fail, 2 incomparable, 3 inconclusive

@@ -20,6 +20,7 @@ mod engine;
 mod engine_tests;
 mod equality;
 mod execute;
+mod export;
 mod folder;
 mod gate;
 mod generate;
@@ -121,6 +122,7 @@ fn act(cli: &Cli, caller: &Caller, environment: &Environment) -> Ending {
         Some(Command::List) => list::list(),
         Some(Command::Data(command)) => data_pull::act(command, environment),
         Some(Command::Target(command)) => target_pull::act(command),
+        Some(Command::Export(command)) => export::act(command),
         Some(Command::Selftest(args)) => selftest::selftest(args),
         Some(Command::Cost(args)) => cost::cost(args),
         Some(Command::Train(command)) => {

@@ -10,6 +10,7 @@
 mod code;
 mod data;
 mod desk;
+mod export;
 mod gate;
 mod matrix;
 mod report;
