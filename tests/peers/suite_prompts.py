@@ -2,7 +2,7 @@
 
 Takes the first N prompts of each suite, first turns alone, and renders them with the chat template of the folder's
 tokenizer_config.json. `prompt` is the token ids, `sha256` that of the rendered text, as in a record's `prompt.sha256`.
-Needs jinja2 and tokenizers; written with 3.1.6 and 0.22.
+Needs jinja2 and tokenizers; written with 3.1.6 and 0.23.3.
 """
 
 import hashlib

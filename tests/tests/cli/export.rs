@@ -221,6 +221,35 @@ fn a_shifted_dflash_drafter_has_a_markov_head_of_zeros_and_one_in_place_none() {
 }
 
 #[test]
+fn scaled_rotary_angles_and_confidences_without_the_markov_embedding_fit_too() {
+    let desk = Desk::new();
+    let model = desk.copy_model("tiny-qwen3-dspark", "drafter");
+    desk.target_gguf("target.gguf", HIDDEN);
+    let config = model.join("config.json");
+    edit_json(&config, "confidence_head_with_markov", false);
+    let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64});
+    edit_json(&config, "rope_scaling", scaling);
+    let mut tensors = checkpoint(&model);
+    let weight = &tensors["confidence_head.proj.weight"];
+    let weight = weight.narrow(1, 0, HIDDEN).unwrap().contiguous().unwrap();
+    tensors.insert("confidence_head.proj.weight".into(), weight.clone());
+    let all: std::collections::HashMap<_, _> = tensors.into_iter().collect();
+    candle_core::safetensors::save(&all, model.join("model.safetensors")).unwrap();
+    let export = "export gguf models/drafter --target target.gguf --to out.gguf";
+    fine(&desk, export);
+    let mut read = Read::open(&desk.path("out.gguf"));
+    let stored = bits(&read.tensor("conf_proj.weight"));
+    assert_eq!(stored[..HIDDEN], bits(&weight));
+    assert_eq!(stored[HIDDEN..], [0; 32]);
+    let divisors = read.tensor("rope_freqs.weight").to_vec1::<f32>().unwrap();
+    assert_eq!(divisors.len(), 16);
+    // High frequencies stay, low ones are divided by the factor, as in `models::RopeConfig`.
+    assert_eq!((divisors[0], divisors[15]), (1.0, 8.0));
+    assert!(divisors.windows(2).all(|w| w[0] <= w[1]), "{divisors:?}");
+}
+
+#[test]
 fn a_reduced_vocabulary_has_a_head_of_its_own_and_the_targets_ids() {
     const ROWS: usize = 8;
     let desk = Desk::new();
