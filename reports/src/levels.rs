@@ -198,6 +198,10 @@ pub struct LevelRow {
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer over all, from 0 to 1.
     pub repeated_share: Option<f64>,
+    /// Answers of which over 30 % of the 8-grams occurred before.
+    pub n_loops: u64,
+    /// Tokens committed a round over the other answers.
+    pub tau_without_loops: Option<f64>,
     /// Right answers, and answers that could be checked; `None` if none could.
     pub correct: Option<(usize, usize)>,
     /// Whether the text is vanilla's, over all cells.
@@ -376,6 +380,8 @@ fn row(key: LevelKey, parts: &[Part<'_>]) -> LevelRow {
     row.tau_quarters = quarters.map(|(committed, rounds)| ratio(committed, rounds));
     row.accepted_share = ratio(total.accepted, total.verified);
     row.repeated_share = ratio(total.repeated, total.grams);
+    row.n_loops = total.loops;
+    row.tau_without_loops = total.tau_without_loops();
     row
 }
 
@@ -413,6 +419,8 @@ fn empty(key: LevelKey, parts: &[Part<'_>]) -> LevelRow {
         throughput_ratio_averages: Averages::default(),
         accepted_share: None,
         repeated_share: None,
+        n_loops: 0,
+        tau_without_loops: None,
     }
 }
 
@@ -484,6 +492,7 @@ mod tests {
             assert_eq!(row.throughput, stats.throughput);
             assert_eq!(row.equality, stats.equality);
             assert_eq!(row.repeated_share, stats.repeated_share);
+            assert_eq!(row.tau_without_loops, stats.tau_without_loops);
             assert_eq!(row.conventions.length(Convention::Tau), stats.tau);
             assert_eq!((row.n_cells, row.n_answers), (1, stats.n_answers as u64));
         }

@@ -41,6 +41,10 @@ pub struct CellStats {
     pub accepted_share: Option<f64>,
     /// 8-grams that occurred before in the same answer / all 8-grams.
     pub repeated_share: Option<f64>,
+    /// Answers that are loops: over 30 % of their 8-grams occurred before.
+    pub n_loops: u64,
+    /// `tau` over the other answers; where decoding is greedy these are the same for every method.
+    pub tau_without_loops: Option<f64>,
     /// Answers that are right, and answers that could be checked; `None` if none could.
     pub correct: Option<(usize, usize)>,
     /// Prompts that were not asked, since they do not fit the target.
@@ -227,6 +231,8 @@ impl<'a> Group<'a> {
             speedup_by_pass: self.speedup_by_pass(cell, vanilla),
             accepted_share: ratio(sums.accepted, sums.verified),
             repeated_share: ratio(sums.repeated, sums.grams),
+            n_loops: sums.loops,
+            tau_without_loops: sums.tau_without_loops(),
             n_skipped: self.skipped.keys().filter(|at| at.1 == 0).count(),
             n_skipped_turns: self.skipped.keys().filter(|at| at.1 > 0).count(),
             correct: self.correct(),

@@ -44,6 +44,26 @@ pub struct Prediction {
     pub measured: Option<f64>,
 }
 
+impl Prediction {
+    /// From what the method and vanilla spent on the same prompts; `None` if either has no round or no time.
+    pub(crate) fn of(mine: &Spent, vanilla: &Spent, measured: Option<f64>) -> Option<Self> {
+        let (tau, round) = mine.of_round()?;
+        let vanilla_step_ns = vanilla.of_round()?.1.total_ns();
+        Some(Self {
+            tau,
+            round,
+            vanilla_step_ns,
+            predicted: tau * vanilla_step_ns / round.total_ns(),
+            measured,
+        })
+    }
+
+    /// Predicted over measured, minus 1.
+    pub fn error(&self) -> Option<f64> {
+        Some(self.predicted / self.measured? - 1.0)
+    }
+}
+
 /// Of each drafting cell whose vanilla cell has answers to the same prompts, both without trouble and with phases.
 pub fn predictions(records: &[Record]) -> BTreeMap<Cell, Prediction> {
     let groups = groups(records);
@@ -59,20 +79,12 @@ pub fn predictions(records: &[Record]) -> BTreeMap<Cell, Prediction> {
         let (mut mine, mut theirs) = (Spent::default(), Spent::default());
         for (key, timed) in &group.answers {
             if let Some(other) = vanilla.answers.get(key) {
-                mine.add(&timed.answer.phases, &timed.answer.rounds);
-                theirs.add(&other.answer.phases, &other.answer.rounds);
+                mine.add_answer(&timed.answer.phases, &timed.answer.rounds);
+                theirs.add_answer(&other.answer.phases, &other.answer.rounds);
             }
         }
         let pairs: Vec<(Sums, Sums)> = group.paired(vanilla).into_values().collect();
-        if let (Some((tau, round)), Some((_, step))) = (mine.of_round(), theirs.of_round()) {
-            let vanilla_step_ns = step.total_ns();
-            let prediction = Prediction {
-                tau,
-                round,
-                vanilla_step_ns,
-                predicted: tau * vanilla_step_ns / round.total_ns(),
-                measured: Clock::Busy.speedup(&pairs),
-            };
+        if let Some(prediction) = Prediction::of(&mine, &theirs, Clock::Busy.speedup(&pairs)) {
             found.insert((*cell).clone(), prediction);
         }
     }
@@ -81,7 +93,7 @@ pub fn predictions(records: &[Record]) -> BTreeMap<Cell, Prediction> {
 
 /// Phases of answers with their rounds.
 #[derive(Default)]
-struct Spent {
+pub(crate) struct Spent {
     rounds: u64,
     committed: u64,
     draft_ns: u64,
@@ -91,12 +103,18 @@ struct Spent {
 }
 
 impl Spent {
-    fn add(&mut self, phases: &Phases, rounds: &Rounds) {
+    fn add_answer(&mut self, phases: &Phases, rounds: &Rounds) {
         if rounds.committed.is_empty() {
             return;
         }
-        self.rounds += rounds.committed.len() as u64;
-        self.committed += rounds.committed.iter().map(|c| u64::from(*c)).sum::<u64>();
+        let committed = rounds.committed.iter().map(|c| u64::from(*c)).sum();
+        self.add(phases, rounds.committed.len() as u64, committed);
+    }
+
+    /// Adds rounds that committed so many tokens.
+    pub(crate) fn add(&mut self, phases: &Phases, rounds: u64, committed: u64) {
+        self.rounds += rounds;
+        self.committed += committed;
         self.draft_ns += phases.draft_ns;
         self.head_ns += phases.head_ns;
         self.verify_ns += phases.verify_ns;
@@ -338,6 +356,12 @@ mod tests {
         );
         // 3 tokens in 1500 ns against 1000 a token; the clock says that all tokens took equally long.
         assert_eq!((got.predicted, got.measured), (2.0, Some(1.0)));
+        let apart = Prediction {
+            predicted: 3.0,
+            measured: Some(2.0),
+            ..got
+        };
+        assert_eq!(apart.error(), Some(0.5));
         assert!(predictions(&records[1..]).is_empty());
     }
 

@@ -296,7 +296,15 @@ pub struct Grams {
     pub repeated: u32,
 }
 
+/// Percentage of repeated runs above which an answer is a loop.
+const LOOP_PERCENT: u64 = 30;
+
 impl Grams {
+    /// Whether over 30 % of the runs occurred before, so that the answer says little about drafting other text.
+    pub fn is_loop(&self) -> bool {
+        u64::from(self.repeated) * 100 > u64::from(self.total) * LOOP_PERCENT
+    }
+
     /// Counts the runs of 8 in an answer.
     pub fn of(tokens: &[u32]) -> Self {
         let distinct: BTreeSet<&[u32]> = tokens.windows(8).collect();
@@ -477,6 +485,11 @@ pub(crate) mod tests {
         assert_eq!((once.total, once.repeated), (13, 0));
         let twice = Grams::of(&[rising.clone(), rising].concat());
         assert_eq!((twice.total, twice.repeated), (33, 13));
+        let is_loop = |repeated, total| Grams { total, repeated }.is_loop();
+        assert_eq!(
+            [is_loop(0, 0), is_loop(3, 10), is_loop(4, 10)],
+            [false, false, true]
+        );
     }
 
     #[test]

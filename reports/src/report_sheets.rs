@@ -80,6 +80,9 @@ fn pooled(rows: &[LevelRow]) -> Sheet {
         "speedup, arithmetic mean",
         "speedup, geometric mean",
         "end to end",
+        "repeated 8-grams",
+        "loops",
+        "tau without loops",
         "right",
         "equal",
     ];
@@ -102,6 +105,9 @@ fn pooled(rows: &[LevelRow]) -> Sheet {
             two(row.speedup_averages().arithmetic),
             two(row.speedup_averages().geometric),
             with_interval(row.speedup_end_to_end),
+            percent(row.repeated_share),
+            format!("{} of {}", row.n_loops, row.n_answers),
+            two(row.tau_without_loops),
             with_interval(right(row)),
             crate::table::verdict(row.equality),
         ]);
@@ -109,6 +115,7 @@ fn pooled(rows: &[LevelRow]) -> Sheet {
     }
     out.notes = vec![
         "tau and speedup without a mean's name pool all rounds and all prompts; brackets are 95 % intervals over prompts.".into(),
+        "repeated 8-grams: those seen before in the same answer, of all. loops: answers with over 30 % of them; they draft easily.".into(),
         "right: share of right answers of those that could be checked, with Wilson's interval, answers as trials.".into(),
         "Speedup is of decoding at concurrency 1 and in open loop, else of throughput; end to end has prefill in.".into(),
     ];
@@ -227,6 +234,7 @@ fn phases(records: &[Record]) -> Sheet {
         "vanilla step, ms",
         "predicted",
         "measured",
+        "error",
     ];
     let title = "Speedup explained by phases";
     let mut out = sheet("phases", title, header(&["target"], &rest));
@@ -248,11 +256,13 @@ fn phases(records: &[Record]) -> Sheet {
             ms(its.vanilla_step_ns),
             format!("{:.2}", its.predicted),
             two(its.measured),
+            its.error()
+                .map_or_else(String::new, |e| format!("{:+.1} %", e * 100.0)),
         ]);
         out.rows.push(row);
     }
     out.notes = vec![
-        "predicted = tau x vanilla's step / (draft + head + verify + rest); time outside all phases sets the measured one apart.".into(),
+        "predicted = tau x vanilla's step / (draft + head + verify + rest); time outside all phases sets the measured one apart. error: predicted over measured, minus 1.".into(),
     ];
     out
 }
@@ -436,6 +446,8 @@ mod tests {
         let sheet = sheets.iter().find(|s| s.id == "positions").unwrap();
         assert!(sheet.notes[0].contains("left empty"));
         // Wilson's interval of one of one.
-        assert_eq!(of(&sheets, "levels")[0][14], "1.00 [0.21, 1.00]");
+        assert_eq!(of(&sheets, "levels")[0][17], "1.00 [0.21, 1.00]");
+        let guard = &of(&sheets, "levels")[0][14..17];
+        assert_eq!(guard, ["10.0 %", "0 of 1", "2.50"]);
     }
 }

@@ -19,6 +19,12 @@ pub(crate) struct Sums {
     pub(crate) busy_ns: u64,
     pub(crate) grams: u64,
     pub(crate) repeated: u64,
+    /// Answers that are loops.
+    pub(crate) loops: u64,
+    /// Rounds of the other answers.
+    pub(crate) loopless_rounds: u64,
+    /// Tokens that these committed.
+    pub(crate) loopless_committed: u64,
 }
 
 impl Sums {
@@ -28,10 +34,20 @@ impl Sums {
         let sum = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
         self.answers += 1;
         self.tokens += u64::from(answer.n_tokens);
-        self.rounds += answer.rounds.committed.len() as u64;
+        let (rounds, committed) = (
+            answer.rounds.committed.len() as u64,
+            sum(&answer.rounds.committed),
+        );
+        self.rounds += rounds;
+        self.committed += committed;
+        if answer.grams.is_loop() {
+            self.loops += 1;
+        } else {
+            self.loopless_rounds += rounds;
+            self.loopless_committed += committed;
+        }
         self.verified += sum(&answer.rounds.verified);
         self.accepted += sum(&answer.rounds.accepted);
-        self.committed += sum(&answer.rounds.committed);
         self.prefill_ns += answer.prefill_ns;
         if !answer.rounds.committed.is_empty() {
             self.decode_ns += answer.decode_ns;
@@ -54,10 +70,18 @@ impl Sums {
         self.busy_ns += other.busy_ns;
         self.grams += other.grams;
         self.repeated += other.repeated;
+        self.loops += other.loops;
+        self.loopless_rounds += other.loopless_rounds;
+        self.loopless_committed += other.loopless_committed;
     }
 
     pub(crate) fn tau(&self) -> Option<f64> {
         ratio(self.committed, self.rounds)
+    }
+
+    /// Of the answers that are no loops.
+    pub(crate) fn tau_without_loops(&self) -> Option<f64> {
+        ratio(self.loopless_committed, self.loopless_rounds)
     }
 
     /// Committed tokens are the answer's tokens without the first.

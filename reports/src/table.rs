@@ -396,6 +396,24 @@ impl<'a> Grid<'a> {
         }
     }
 
+    /// One line with each method's mean tau over answers that are no loops; empty if no answer is one.
+    fn without_loops(&self) -> String {
+        let n_loops: u64 = self.at.values().map(|stat| stat.n_loops).sum();
+        let drafting = self.methods.iter().filter(|m| **m != "vanilla");
+        let of = |m: &&str| {
+            let tau = self.mean(m, |s| s.tau_without_loops)?;
+            Some(format!("{m} {tau:.2}"))
+        };
+        let each: Vec<String> = drafting.filter_map(of).collect();
+        match n_loops == 0 || each.is_empty() {
+            true => String::new(),
+            false => format!(
+                "tau without answers of over 30 % repeated 8-grams: {}\n",
+                each.join(", ")
+            ),
+        }
+    }
+
     /// Intervals and shares, which would make the table too wide.
     fn asides(&self) -> String {
         let mut out = String::new();
@@ -420,6 +438,7 @@ impl<'a> Grid<'a> {
         if !shares.is_empty() {
             out.push_str(&format!("repeated 8-grams: {}\n", shares.join(", ")));
         }
+        out.push_str(&self.without_loops());
         out.push_str(&self.flagged("LOOPING TEXT, tau says little there", |s| s.is_degenerate()));
         out.push_str(&self.warm_ups());
         out.push_str(&self.flagged(

@@ -49,6 +49,8 @@ pub fn level_columns(rows: &[LevelRow]) -> Columns {
         .real("throughput_tokens_per_sec", |r| r.throughput)
         .real("accepted_share", |r| r.accepted_share)
         .real("repeated_share", |r| r.repeated_share)
+        .count("n_loops", |r| Some(r.n_loops))
+        .real("tau_without_loops", |r| r.tau_without_loops)
         .count("n_correct", |r| r.correct.map(|c| c.0 as u64))
         .count("n_checked", |r| r.correct.map(|c| c.1 as u64))
         .real("correct_low", |r| Some(r.correct_interval()?.0))

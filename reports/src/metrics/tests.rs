@@ -29,6 +29,21 @@ fn tau_pools_rounds_and_its_macro_twin_averages_answers() {
 }
 
 #[test]
+fn answers_that_loop_are_left_out_of_the_second_tau() {
+    let mut looping = answer(&[(3, 4), (3, 4)]);
+    looping.grams.repeated = 4;
+    let records = [
+        record("dflash", "a", looping),
+        record("dflash", "b", answer(&[(1, 2), (0, 1)])),
+    ];
+    let got = stats(&records, "dflash");
+    assert_eq!((got.tau, got.n_loops), (Some(11.0 / 4.0), 1));
+    assert_eq!(got.tau_without_loops, Some(1.5));
+    let got = stats(&records[..1], "dflash");
+    assert_eq!((got.tau, got.tau_without_loops), (Some(4.0), None));
+}
+
+#[test]
 fn an_answer_without_rounds_has_no_tau_and_adds_no_time() {
     let ended_at_once = timed(&[], 0);
     let got = stats(&[record("dflash", "a", ended_at_once.clone())], "dflash");

@@ -11,7 +11,7 @@ use crate::percentile;
 use crate::record::Cell;
 
 /// Name of each column of numbers.
-const NUMBERS: [&str; 14] = [
+const NUMBERS: [&str; 15] = [
     "tau",
     "tau, 95\u{a0}%",
     "speedup",
@@ -19,7 +19,8 @@ const NUMBERS: [&str; 14] = [
     "tok/s",
     "throughput, tok/s",
     "accepted",
-    "repeated",
+    "repeated 8-grams",
+    "tau, no loops",
     "equal text",
     "answers",
     "prompts",
@@ -142,6 +143,7 @@ fn numbers(stat: &CellStats, n_prompts: usize) -> String {
         number(stat.throughput, rate),
         number(stat.accepted_share, percent),
         number(stat.repeated_share, percent),
+        number(stat.tau_without_loops, two),
         verdict(stat.equality, ""),
         whole(stat.n_answers),
         whole(n_prompts),

@@ -289,7 +289,7 @@ fn what_is_missing_and_what_is_doubtful_is_said_with_its_reason() {
         "Caution:</b> times did not settle (1 of 14 cells)",
         "Degenerate text: more than 20 %",
         "Small sample: fewer than 30 prompts",
-        "<td class=\"text\" colspan=\"14\">no drafter</td>",
+        "<td class=\"text\" colspan=\"15\">no drafter</td>",
     ] {
         assert!(html.contains(text), "{text}");
     }
