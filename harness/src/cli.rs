@@ -508,6 +508,12 @@ pub(crate) struct StudyArgs {
     /// Folder for study.md, CSV files and plots
     #[arg(long, value_name = "DIR", default_value = "study")]
     pub(crate) out: PathBuf,
+    /// Costs of the target's steps that `draftbench cost --json` wrote; the cost model's table predicts by them too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cost: Option<PathBuf>,
+    /// An arm, and what tests/peers/llama_accept.py printed of its drafter; for each arm once
+    #[arg(long = "peer", value_name = "METHOD=FILE")]
+    pub(crate) peers: Vec<String>,
     /// A document whose marked places are filled with the tables; made if it is not there
     #[arg(long, value_name = "FILE")]
     pub(crate) doc: Option<PathBuf>,

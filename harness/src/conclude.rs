@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Result;
-use reports::{Apart, ArrivalKey, Cell, Layout, Outcome, Record, SYNTHETIC_NOTE};
+use reports::{Apart, ArrivalKey, Cell, Elsewhere, Layout, Outcome, Record, SYNTHETIC_NOTE};
 
 use crate::arms::{ArmPlan, TargetPlan};
 use crate::engine;
@@ -75,7 +75,7 @@ pub(crate) fn table(
 pub(crate) fn study_text(plan: &Plan, run: &Path) -> Result<String> {
     let mut text = String::new();
     for target in &plan.targets {
-        let study = study::read(&[run.to_owned()], target.spec.id)?;
+        let study = study::read(&[run.to_owned()], target.spec.id, &Elsewhere::default())?;
         let out = run.join("study").join(target.spec.id);
         if study.sheets.is_empty() {
             let id = target.spec.id;

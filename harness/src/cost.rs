@@ -3,12 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use decode::{Feed, Keep, Slot, Target};
 use models::{Decoder, DecoderOptions};
-use serde::Serialize;
+use reports::StepCosts;
+use serde::{Deserialize, Serialize};
 
 use crate::arms;
 use crate::assets::Shelf;
@@ -23,7 +25,7 @@ const MOST_ROWS: usize = 1024;
 const LIMIT_TRIES: usize = 5;
 
 /// What is timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Work {
     /// So many rows of one sequence, with logits for each: a verify pass.
@@ -35,7 +37,7 @@ enum Work {
 }
 
 /// Times of one kind of work.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Timed {
     work: Work,
     /// In nanoseconds, in the order in which they were taken.
@@ -71,6 +73,40 @@ struct Report {
     cache_bytes: usize,
     peak_bytes: Option<u64>,
     timed: Vec<Timed>,
+}
+
+/// What is read again of a [`Report`].
+#[derive(Debug, Deserialize)]
+struct Stored {
+    target: String,
+    timed: Vec<Timed>,
+}
+
+/// Reads the costs of a target's steps from a file that `draftbench cost --json` wrote.
+///
+/// # Errors
+/// If it cannot be read, holds no costs, or those of another target.
+pub(crate) fn read(path: &Path, target: &str) -> Result<StepCosts> {
+    let place = format!("--cost {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
+    let stored: Stored = serde_json::from_str(&text).with_context(|| {
+        format!("{place}: holds no costs; write it with `draftbench cost --json FILE`")
+    })?;
+    let title = models::target(target)?.title;
+    ensure!(
+        stored.target == title,
+        "{place}: holds the costs of {}, not of {title}",
+        stored.target
+    );
+    let mut costs = StepCosts::default();
+    for timed in stored.timed.iter().filter(|t| !t.times_ns.is_empty()) {
+        match timed.work {
+            Work::Rows(n) => costs.rows.push((n, timed.median_ns())),
+            Work::Sequences(n) => costs.sequences.push((n, timed.median_ns())),
+            Work::Prompt(_) => {}
+        }
+    }
+    Ok(costs)
 }
 
 /// Times steps and prints a table.

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use reports::{Apart, Cell, CoverageRecord, Outcome, Record, Study};
+use reports::{Apart, Cell, CoverageRecord, Elsewhere, Outcome, Peer, Record, Study};
 
 use crate::cli::StudyArgs;
+use crate::cost;
 use crate::coverage::COVERAGE;
 use crate::folder::{RECORDS, stored_records};
 use crate::output::{Ending, Verdict, say};
@@ -17,7 +18,7 @@ use crate::output::{Ending, Verdict, say};
 /// # Errors
 /// If a run cannot be read, holds nothing of the target, or a file cannot be written.
 pub(crate) fn study(args: &StudyArgs) -> Ending {
-    let mut study = read(&args.runs, &args.target)?;
+    let mut study = read(&args.runs, &args.target, &elsewhere(args)?)?;
     ensure!(
         !study.sheets.is_empty(),
         "the runs hold no drafting method's answers of target {:?} with thinking off; choose one with --target",
@@ -36,7 +37,7 @@ pub(crate) fn study(args: &StudyArgs) -> Ending {
         written += write_page(&study, &args.out)?;
     }
     if let Some(doc) = &args.doc {
-        fill(doc, &study, &args.out, &due)?;
+        fill(doc, &study, args, &due)?;
     }
     let tables: Vec<String> = study.sheets.iter().map(reports::Sheet::markdown).collect();
     say(&format!(
@@ -47,11 +48,30 @@ pub(crate) fn study(args: &StudyArgs) -> Ending {
     Ok(Verdict::Fine)
 }
 
+/// Reads what was measured outside the runs.
+fn elsewhere(args: &StudyArgs) -> Result<Elsewhere> {
+    let costs = args.cost.as_deref();
+    let costs = costs.map(|path| cost::read(path, &args.target));
+    let peer = |typed: &String| {
+        let place = format!("--peer {typed}");
+        let (method, path) = typed
+            .split_once('=')
+            .with_context(|| format!("{place}: write the arm, =, and a file"))?;
+        let text = fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
+        Peer::parse(method, &text)
+            .with_context(|| format!("{place}: is not what tests/peers/llama_accept.py prints"))
+    };
+    Ok(Elsewhere {
+        costs: costs.transpose()?,
+        peers: args.peers.iter().map(peer).collect::<Result<_>>()?,
+    })
+}
+
 /// Reads runs and makes the study of one target.
 ///
 /// # Errors
 /// If a run cannot be read.
-pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
+pub(crate) fn read(runs: &[PathBuf], target: &str, elsewhere: &Elsewhere) -> Result<Study> {
     let mut records: Vec<Record> = Vec::new();
     let mut coverage: Vec<CoverageRecord> = Vec::new();
     for run in runs {
@@ -72,7 +92,7 @@ pub(crate) fn read(runs: &[PathBuf], target: &str) -> Result<Study> {
             add_coverage(&mut coverage, read_coverage(&ranks)?);
         }
     }
-    Ok(reports::study(&records, &coverage, target))
+    Ok(reports::study(&records, &coverage, target, elsewhere))
 }
 
 /// A cell of a later run takes the place of an earlier run's, unless the later one has no answer and the earlier has.
@@ -197,13 +217,13 @@ fn section(study: &Study, id: &str, images: &Path) -> String {
 
 /// Fills the marked places of a document and empties those of `due` that these runs have nothing for; a document that
 /// is not there yet is made with a marked place for each table.
-fn fill(doc: &Path, study: &Study, out: &Path, due: &[&'static str]) -> Result<()> {
+fn fill(doc: &Path, study: &Study, args: &StudyArgs, due: &[&'static str]) -> Result<()> {
     let mut text = match doc.exists() {
         true => fs::read_to_string(doc)
             .with_context(|| format!("--doc {}: cannot be read", doc.display()))?,
-        false => skeleton(study),
+        false => skeleton(study, &args.target),
     };
-    let images = images(doc, out);
+    let images = images(doc, &args.out);
     let mut filled = 0;
     for id in ids(study) {
         match reports::splice(&text, id, &section(study, id, &images)) {
@@ -227,8 +247,8 @@ fn fill(doc: &Path, study: &Study, out: &Path, due: &[&'static str]) -> Result<(
     fs::write(doc, text).with_context(|| format!("--doc {}: cannot be written", doc.display()))
 }
 
-fn skeleton(study: &Study) -> String {
-    let mut text = "# The study on a tiny target\n".to_owned();
+fn skeleton(study: &Study, target: &str) -> String {
+    let mut text = format!("# The study on {target}\n");
     for id in ids(study) {
         text.push_str(&format!(
             "\n## {id}\n\n<!-- generated: {id} -->\n<!-- end: {id} -->\n"

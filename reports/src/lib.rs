@@ -18,6 +18,7 @@ mod load;
 mod metrics;
 mod page;
 mod paired;
+mod peers;
 mod places;
 mod plain;
 mod plots;
@@ -29,6 +30,7 @@ mod report_sheets;
 mod run_data;
 mod sampling_key;
 mod stats;
+mod step_costs;
 mod store;
 mod study;
 mod sums;
@@ -56,6 +58,7 @@ pub use levels::{Averages, Domain, Estimate, Level, LevelKey, LevelRow, levels};
 pub use metrics::{CellStats, Equality, cells};
 pub use page::{PageInput, page, page_and_plots};
 pub use paired::{Effect, Figure};
+pub use peers::{Peer, PeerTau};
 pub use plots::{NamedPlot, report_plots};
 pub use predict::{
     CostError, CostInput, Prediction, Projection, RoundParts, VerifyCost, predictions, project,
@@ -72,9 +75,11 @@ pub use report_sheets::report_sheets;
 pub use run_data::{GroupIdentity, Identity, PoolKey, RunData, RunDataError, Setting};
 pub use sampling_key::{SamplingKey, SamplingKeyError};
 pub use stats::{PairedSums, benjamini_hochberg, swap_test, wilson};
+pub use step_costs::StepCosts;
 pub use store::{StoreError, parse_records, read_records, read_records_unchecked};
 pub use study::{
-    Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets, splice, study,
+    Elsewhere, Plot, PlotError, PlotStyle, STUDY_IDS, Series, Sheet, Study, coverage_sheets,
+    splice, study,
 };
 pub use survival::{Counted, PositionStats, Survival, survival};
 pub use synthetic::{Apart, SYNTHETIC_NOTE, synthetic_sheet};

@@ -9,7 +9,9 @@ mod sheets;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::coverage::CoverageRecord;
+use crate::peers::Peer;
 use crate::record::{Outcome, Record};
+use crate::step_costs::StepCosts;
 
 pub use plot::{Plot, PlotError, PlotStyle, Series};
 pub use sheet::{Sheet, splice};
@@ -23,8 +25,17 @@ pub struct Study {
     pub plots: Vec<Plot>,
 }
 
+/// What was measured of a target outside its runs.
+#[derive(Clone, Debug, Default)]
+pub struct Elsewhere {
+    /// What its steps cost by their rows.
+    pub costs: Option<StepCosts>,
+    /// What another program accepted of its drafters.
+    pub peers: Vec<Peer>,
+}
+
 /// Names of all tables and plots, in their order; a plot has the name of its table, or one of its own.
-pub const STUDY_IDS: [&str; 14] = [
+pub const STUDY_IDS: [&str; 23] = [
     "methods",
     "sampled",
     "coverage",
@@ -38,20 +49,34 @@ pub const STUDY_IDS: [&str; 14] = [
     "throughput",
     "calibration",
     "schedules",
+    "suite-tau",
+    "suite-speedup",
+    "suite-tau-sampled",
+    "suite-speedup-sampled",
+    "concurrency",
+    "repetition",
+    "model",
+    "signs",
+    "llama",
     "missing",
 ];
 
 /// Makes what the records of `target` and its coverage records allow; a table without an arm to show is left out.
 ///
 /// Records of several runs may be given together, as long as no cell is in two of them.
-pub fn study(records: &[Record], coverage: &[CoverageRecord], target: &str) -> Study {
+pub fn study(
+    records: &[Record],
+    coverage: &[CoverageRecord],
+    target: &str,
+    elsewhere: &Elsewhere,
+) -> Study {
     let coverage: Vec<CoverageRecord> = coverage
         .iter()
         .filter(|r| r.target == target)
         .cloned()
         .collect();
     let pools = pool::pools(records, target);
-    let mut sheets = sheets::sheets(&pools, &coverage);
+    let mut sheets = sheets::sheets(&pools, &coverage, elsewhere);
     sheets.extend(missing(records, target));
     Study {
         sheets,

@@ -50,6 +50,23 @@ fn costs_are_in_units_of_one_row_and_rates_in_those_of_the_matrices() {
 }
 
 #[test]
+fn costs_are_read_back_and_those_of_another_target_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cost.json");
+    let title = models::target("tiny-qwen3").unwrap().title;
+    let timed = r#"[{"work": {"rows": 8}, "times_ns": [3, 1, 2]}, {"work": {"sequences": 1}, "times_ns": [5]}]"#;
+    let text = format!(r#"{{"target": "{title}", "dtype": "f32", "timed": {timed}}}"#);
+    std::fs::write(&path, text).unwrap();
+    let costs = read(&path, "tiny-qwen3").unwrap();
+    assert_eq!((costs.rows, costs.sequences), (vec![(8, 2)], vec![(1, 5)]));
+    let error = read(&path, "tiny-llama").unwrap_err().to_string();
+    assert!(error.contains("holds the costs of"), "{error}");
+    std::fs::write(&path, "{}").unwrap();
+    let error = read(&path, "tiny-qwen3").unwrap_err().to_string();
+    assert!(error.contains("draftbench cost --json"), "{error}");
+}
+
+#[test]
 fn work_leaves_every_sequence_as_it_was() {
     let shelf = Shelf::new(&ModelPaths::default()).unwrap();
     let target = arms::target_plan("tiny-qwen3", &[], &shelf).unwrap();

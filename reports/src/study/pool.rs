@@ -38,6 +38,8 @@ pub(crate) struct Pool {
     /// Ids of the runs that the answers are from.
     runs: BTreeSet<String>,
     prompts: BTreeMap<PromptAt, Tally>,
+    /// The same without answers that are loops.
+    loopless: BTreeMap<PromptAt, Tally>,
     slots: SurvivalTally<PromptAt>,
     rated: Vec<Rated>,
 }
@@ -53,6 +55,9 @@ struct Rated {
 /// Sums over answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
+    pub(crate) answers: u64,
+    pub(crate) grams: u64,
+    pub(crate) repeated: u64,
     pub(crate) rounds: u64,
     pub(crate) drafted: u64,
     pub(crate) verified: u64,
@@ -65,6 +70,9 @@ pub(crate) struct Tally {
 
 impl Tally {
     fn add(&mut self, other: &Self) {
+        self.answers += other.answers;
+        self.grams += other.grams;
+        self.repeated += other.repeated;
         self.rounds += other.rounds;
         self.drafted += other.drafted;
         self.verified += other.verified;
@@ -136,7 +144,11 @@ pub(crate) fn pools_of(
         for ((prompt, ..), timed) in &group.answers {
             let rounds = &timed.answer.rounds;
             let total = |list: &[u32]| list.iter().map(|x| u64::from(*x)).sum::<u64>();
+            let grams = timed.answer.grams;
             let tally = Tally {
+                answers: 1,
+                grams: grams.total.into(),
+                repeated: grams.repeated.into(),
                 rounds: rounds.committed.len() as u64,
                 drafted: total(&rounds.drafted),
                 verified: total(&rounds.verified),
@@ -147,6 +159,9 @@ pub(crate) fn pools_of(
             };
             let at = (cell.suite.clone(), (*prompt).to_owned());
             pool.prompts.entry(at.clone()).or_default().add(&tally);
+            if !grams.is_loop() {
+                pool.loopless.entry(at.clone()).or_default().add(&tally);
+            }
             pool.slots.add(at, rounds);
             pool.add_rated(rounds);
         }
@@ -203,6 +218,29 @@ impl Pool {
         suites
     }
 
+    /// The sums of one suite alone, for ratios of them; slots and confidences stay behind.
+    pub(crate) fn on(&self, suite: &str) -> Self {
+        let of = |all: &BTreeMap<PromptAt, Tally>| {
+            let its = all.iter().filter(|(at, _)| at.0 == suite);
+            its.map(|(at, tally)| (at.clone(), *tally)).collect()
+        };
+        Self {
+            runs: self.runs.clone(),
+            prompts: of(&self.prompts),
+            loopless: of(&self.loopless),
+            ..Self::default()
+        }
+    }
+
+    /// The sums of answers of which at most 30 % of the 8-grams are repeated, as [`Self::on`] has them.
+    pub(crate) fn without_loops(&self) -> Self {
+        Self {
+            runs: self.runs.clone(),
+            prompts: self.loopless.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Acceptance length over one suite.
     pub(crate) fn tau_on(&self, suite: &str) -> Option<f64> {
         let its = self.prompts.iter().filter(|(at, _)| at.0 == suite);
@@ -231,6 +269,16 @@ impl Pool {
             true => self.gain(other, Tally::throughput),
             false => None,
         }
+    }
+
+    /// [`Self::throughput_gain`] plus 1: the speedup over vanilla.
+    pub(crate) fn speedup(&self, vanilla: &Self) -> Option<Share> {
+        let gain = self.throughput_gain(vanilla)?;
+        let ends = gain.interval;
+        Some(Share {
+            value: gain.value + 1.0,
+            interval: ends.map(|(low, high)| (low + 1.0, high + 1.0)),
+        })
     }
 
     fn gain(&self, other: &Self, of: fn(&Tally) -> Option<f64>) -> Option<Share> {
@@ -297,6 +345,9 @@ mod tests {
         assert_eq!(of("dflash").tau().unwrap().value, 7.0 / 3.0);
         assert_eq!(of("dflash").suites(), ["s", "t"]);
         assert_eq!(of("dflash").tau_on("s"), Some(3.0));
+        let on_s = of("dflash").on("s");
+        assert_eq!(on_s.tau().unwrap().value, 3.0);
+        assert_eq!(on_s.without_loops().total().answers, 1);
         // The prompt that dflash did not answer is left out: 9 / 3 against 7 / 3.
         let gain = of("dcoco").tau_gain(of("dflash")).unwrap();
         assert!((gain.value - (9.0 / 7.0 - 1.0)).abs() < 1e-12, "{gain:?}");

@@ -3,11 +3,16 @@
 mod cells;
 mod cost;
 mod cover;
+mod model;
+mod peers;
+mod signs;
+mod suites;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
+use super::Elsewhere;
 use super::pool::{ArmKey, Pool};
 use super::sheet::Sheet;
 use crate::coverage::{self, CoverageRecord};
@@ -171,9 +176,14 @@ pub(crate) const CUTS: [(&str, &[(u32, &str)]); 4] = [
     ),
 ];
 
-/// Every table that the pools and coverage records have something for.
-pub(crate) fn sheets(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Sheet> {
+/// Every table that the pools, coverage records and measurements elsewhere have something for.
+pub(crate) fn sheets(
+    pools: &Pools,
+    coverage: &[CoverageRecord],
+    elsewhere: &Elsewhere,
+) -> Vec<Sheet> {
     let cover = Coverage::of(coverage);
+    let by_suite = suites::by_suite(pools).map(Some);
     let all = [
         Some(arms(
             "methods",
@@ -202,9 +212,18 @@ pub(crate) fn sheets(pools: &Pools, coverage: &[CoverageRecord]) -> Vec<Sheet> {
         Some(cost::schedules(pools)),
         Some(positions(pools)),
         Some(calibration(pools)),
+        Some(suites::by_concurrency(pools)),
+        Some(suites::repetition(pools)),
+        Some(model::model(pools, elsewhere.costs.as_ref())),
+        Some(signs::signs(pools, cover.as_ref())),
+        Some(peers::peers(&elsewhere.peers)),
     ];
     let filled = |sheet: &Sheet| !sheet.rows.is_empty();
-    all.into_iter().flatten().filter(filled).collect()
+    all.into_iter()
+        .chain(by_suite)
+        .flatten()
+        .filter(filled)
+        .collect()
 }
 
 fn arms(id: &'static str, title: &str, pools: &Pools, sampling: SamplingKey) -> Sheet {

@@ -93,6 +93,7 @@ fn fills_a_document(desk: &Desk, oracle: f64) {
         "a second filling changes nothing"
     );
     only_what_is_named_is_filled(desk, &doc);
+    what_was_measured_elsewhere_is_shown(desk);
     fs::write(desk.path("prose.md"), "No place.\n").unwrap();
     let args = [
         "analyse",
@@ -113,6 +114,35 @@ fn fills_a_document(desk: &Desk, oracle: f64) {
     desk.refuses_in_a_line(
         &["analyse", "coverage", "--checkpoint", "none"],
         &["no folder tiny-qwen3-none/"],
+    );
+}
+
+/// Costs of steps and another program's acceptance stand beside the records'.
+fn what_was_measured_elsewhere_is_shown(desk: &Desk) {
+    let args = "cost --target tiny-qwen3 --rows 1,8 --sequences 1 --context 8 --prompt 8 --repeats 1 --json cost.json";
+    let output = desk.run(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let printed = r#"{"tau": {"all": {"prompts": 1, "llama_cpp": 2.0}}, "answers": []}"#;
+    fs::write(desk.path("peer.json"), printed).unwrap();
+    let args =
+        "analyse study out --out more --only model,llama --cost cost.json --peer dflash=peer.json";
+    let output = desk.run(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let out = text(&output.stdout);
+    assert!(out.contains("| predicted by it | error |"), "{out}");
+    assert!(out.contains("| dflash | all | 1 | 2.00 | - |"), "{out}");
+    let with = |more: &[&'static str]| [&["analyse", "study", "out"], more].concat();
+    desk.refuses_in_a_line(
+        &with(&["--cost", "peer.json"]),
+        &["--cost peer.json: holds no costs", "draftbench cost --json"],
+    );
+    desk.refuses_in_a_line(
+        &with(&["--peer", "peer.json"]),
+        &["--peer peer.json: write the arm, =, and a file"],
+    );
+    desk.refuses_in_a_line(
+        &with(&["--peer", "dflash=cost.json"]),
+        &["is not what tests/peers/llama_accept.py prints"],
     );
 }
 

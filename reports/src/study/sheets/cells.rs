@@ -47,3 +47,7 @@ pub(crate) fn plain_percent(share: f64) -> String {
 pub(crate) fn points(share: f64) -> String {
     format!("{:.1}", share * 100.0)
 }
+
+pub(crate) fn times(ratio: f64) -> String {
+    format!("{ratio:.2}x")
+}

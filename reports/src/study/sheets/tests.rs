@@ -16,7 +16,7 @@ fn arm(method: &str, tau: u32) -> [Record; 2] {
 
 fn sheet(records: &[Record], id: &str) -> Sheet {
     let coverage = [ranks("1", &[&[0, 3], &[20]]), ranks("2", &[&[2, 0], &[0]])];
-    let all = sheets(&pools(records, "toy"), &coverage);
+    let all = sheets(&pools(records, "toy"), &coverage, &Elsewhere::default());
     all.into_iter().find(|s| s.id == id).unwrap()
 }
 
@@ -25,7 +25,12 @@ fn an_arm_is_held_against_dflash_and_vanilla_on_the_same_prompts() {
     let records = [arm("vanilla", 1), arm("dflash", 2), arm("dcoco", 3)].concat();
     let methods = sheet(&records, "methods");
     assert_eq!(methods.header[..3], ["arm", "tau", "95 % interval"]);
-    let all = crate::study(&records, &[ranks("1", &[&[0]])], "toy");
+    let all = crate::study(
+        &records,
+        &[ranks("1", &[&[0]])],
+        "toy",
+        &Elsewhere::default(),
+    );
     let sheets = all.sheets.iter().map(|s| s.id);
     let unnamed = sheets
         .chain(all.plots.iter().map(|p| p.id))
@@ -188,13 +193,13 @@ fn what_was_asked_for_and_gave_nothing_is_listed_with_its_reason() {
         why: "no drafter".into(),
     };
     assert!(
-        crate::study(&records, &[], "toy")
+        crate::study(&records, &[], "toy", &Elsewhere::default())
             .sheets
             .iter()
             .all(|s| s.id != "missing")
     );
     records.push(skipped);
-    let study = crate::study(&records, &[], "toy");
+    let study = crate::study(&records, &[], "toy", &Elsewhere::default());
     let missing = study.sheets.iter().find(|s| s.id == "missing").unwrap();
     assert_eq!(missing.rows, [["dspark", "no drafter"]]);
 }
@@ -210,9 +215,138 @@ fn prompts_that_were_left_out_are_counted_and_their_arm_stays() {
         };
         records.push(skipped);
     }
-    let study = crate::study(&records, &[], "toy");
+    let study = crate::study(&records, &[], "toy", &Elsewhere::default());
     let missing = study.sheets.iter().find(|s| s.id == "missing").unwrap();
     let why = "mini: 2 prompts or turns left out, too long for the target";
     assert_eq!(missing.rows, [["dflash", why]]);
     assert!(study.sheets.len() > 1);
+}
+
+#[test]
+fn suites_stand_in_rows_and_methods_without_options_in_columns() {
+    let records = [
+        arm("vanilla", 1),
+        arm("dcoco", 3),
+        arm("dflash", 2),
+        arm("dcoco:k=1", 2),
+    ];
+    let mut records = records.concat();
+    let mut other = record("dflash", "1", answer(&[(3, 4)]));
+    other.cell.suite = "other".into();
+    records.push(other);
+    let tau = sheet(&records, "suite-tau");
+    assert_eq!(tau.header, ["suite", "prompts", "dflash", "dcoco"]);
+    let both = "1.50 (1.00 to 2.00)";
+    assert_eq!(tau.rows[0], ["mini", "2", both, "2.00 (1.00 to 3.00)"]);
+    assert_eq!(tau.rows[1], ["other", "1", "4.00", "-"]);
+    assert_eq!(tau.rows[2][..2], ["all", "3"]);
+    let speedup = sheet(&records, "suite-speedup");
+    assert_eq!(speedup.rows[0][2], "1.00x (1.00x to 1.00x)");
+    let by_concurrency = sheet(&records, "concurrency");
+    assert_eq!(by_concurrency.rows.len(), 2);
+    assert_eq!(by_concurrency.rows[1][..4], ["greedy", "1", "dcoco", "2"]);
+}
+
+#[test]
+fn looping_answers_are_counted_and_left_out_of_the_second_tau() {
+    let mut records = [arm("vanilla", 1), arm("dflash", 2)].concat();
+    if let Outcome::Ok(answer) = &mut records[2].outcome {
+        answer.grams.repeated = 9;
+    }
+    let found = sheet(&records, "repetition");
+    assert_eq!(
+        found.rows[0][..5],
+        ["greedy", "vanilla", "2", "10.0 %", "0"]
+    );
+    assert_eq!(found.rows[0][5..], ["-"; 5]);
+    let want = [
+        "greedy",
+        "dflash",
+        "2",
+        "50.0 %",
+        "1",
+        "1.50",
+        "1.00 to 2.00",
+        "1.00",
+        "-",
+        "-33.3 %",
+    ];
+    assert_eq!(found.rows[1], want);
+}
+
+#[test]
+fn the_cost_model_stands_beside_what_was_measured() {
+    let mut records = [arm("vanilla", 1), arm("dflash", 2)].concat();
+    for record in &mut records {
+        let is_vanilla = record.cell.method == "vanilla";
+        if let Outcome::Ok(answer) = &mut record.outcome {
+            let phases = &mut answer.phases;
+            // Two rounds an answer; steps of 1 us, rounds of 1.5 us for the pass and 0.5 us for drafts.
+            (phases.verify_ns, phases.draft_ns) = match is_vanilla {
+                true => (2000, 0),
+                false => (3000, 1000),
+            };
+        }
+    }
+    let costs = crate::StepCosts {
+        rows: vec![(1, 10), (4, 20)],
+        sequences: vec![(1, 10)],
+    };
+    let elsewhere = Elsewhere {
+        costs: Some(costs),
+        ..Elsewhere::default()
+    };
+    let all = crate::study(&records, &[], "toy", &elsewhere);
+    let found = all.sheets.iter().find(|s| s.id == "model").unwrap();
+    let want = [
+        "greedy", "1", "dflash", "1.50", "4.0", "0.50", "1.50", "0.75x", "1.00x", "-25.0 %",
+        "2.00", "0.60x", "-40.0 %",
+    ];
+    assert_eq!(found.rows, [want]);
+    assert_eq!(found.header.len(), want.len());
+    let alone = sheet(&records, "model");
+    assert_eq!(alone.rows[0].len(), alone.header.len());
+    assert!(alone.notes[1].contains("half of the 1 predictions are off by at most 25.0 %"));
+}
+
+#[test]
+fn an_ordering_holds_where_its_interval_is_on_the_published_side() {
+    let records = [arm("dflash", 2), arm("dcoco", 3), arm("domino", 2)];
+    let found = sheet(&records.concat(), "signs");
+    let sign = |what: &str| {
+        let row = found.rows.iter().find(|r| r[0].starts_with(what));
+        row.map(|r| (r[3].as_str(), r[5].as_str()))
+    };
+    // One prompt gains, the other does not: the interval begins at no difference.
+    assert_eq!(sign("DCOCO's tau"), Some(("+33.3 %", "open")));
+    assert_eq!(sign("Domino's tau"), Some(("+0.0 %", "open")));
+    assert_eq!(sign("DSpark"), None);
+    assert!(sign("what lies between").is_some());
+    let both = |method: &str, tau: u32| {
+        let rounds = [(tau - 1, tau); 2];
+        ["1", "2"].map(|prompt| record(method, prompt, answer(&rounds)))
+    };
+    let records = [both("dflash", 2), both("dcoco", 3), both("domino", 1)].concat();
+    let found = sheet(&records, "signs");
+    let signs: Vec<&str> = found.rows.iter().map(|r| r[5].as_str()).collect();
+    assert_eq!(signs[..3], ["holds", "reversed", "open"]);
+}
+
+#[test]
+fn the_same_drafters_in_another_program_stand_beside_ours() {
+    let peer = crate::Peer::parse("dflash", crate::peers::tests::PRINTED).unwrap();
+    let elsewhere = Elsewhere {
+        peers: vec![peer],
+        ..Elsewhere::default()
+    };
+    let all = crate::study(&arm("dflash", 2), &[], "toy", &elsewhere);
+    let found = all.sheets.iter().find(|s| s.id == "llama").unwrap();
+    assert_eq!(
+        found.rows[0],
+        ["dflash", "chat", "1", "1.50", "-", "-", "-", "-"]
+    );
+    let want = [
+        "dflash", "all", "2", "2.00", "2.50", "+25.0 %", "-", "1 of 1",
+    ];
+    assert_eq!(found.rows[1], want);
 }
