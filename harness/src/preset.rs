@@ -9,7 +9,7 @@ use crate::matrix::{self, Matrix, MatrixFile, Switch};
 use crate::synthetic;
 
 /// Adding a preset is adding a line here and the file it names.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("quick", include_str!("../presets/quick.toml")),
     ("ablation", include_str!("../presets/ablation.toml")),
     ("schedules", include_str!("../presets/schedules.toml")),
@@ -19,6 +19,7 @@ const FILES: [(&str, &str); 6] = [
         include_str!("../presets/paper-concurrency.toml"),
     ),
     ("coverage", include_str!("../presets/coverage.toml")),
+    ("smollm2", include_str!("../presets/smollm2.toml")),
 ];
 
 /// Most files that may extend one another.
