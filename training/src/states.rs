@@ -307,6 +307,7 @@ mod tests {
     use super::*;
     use crate::ops::testing::relative_difference;
     use crate::testing::{SMALL, small};
+    use std::slice;
 
     /// A small target in a folder, its model, and states kept beside it.
     fn opened(folder: &Path, layers: &[usize]) -> Result<(CausalLm, States)> {
@@ -348,18 +349,26 @@ mod tests {
         CausalLm::new(&small(SMALL[0]), 5)?.save(folder.path(), 2, 0)?;
         let ids = [1u32, 5, 2, 7, 7, 0, 3];
         let (lm, states) = opened(folder.path(), &[])?;
-        let first = states.of(&lm, &ids, &[0..4], &[1])?.0.to_vec2::<f32>()?;
+        let first = states
+            .of(&lm, &ids, slice::from_ref(&(0..4)), &[1])?
+            .0
+            .to_vec2::<f32>()?;
         let States::Kept(kept) = &states else {
             panic!("they are kept");
         };
         let size = kept.borrow().end;
         kept.borrow_mut().decoder = None;
-        let again = states.of(&lm, &ids, &[0..4], &[1])?.0.to_vec2::<f32>()?;
+        let again = states
+            .of(&lm, &ids, slice::from_ref(&(0..4)), &[1])?
+            .0
+            .to_vec2::<f32>()?;
         assert_eq!(first, again);
         assert!(kept.borrow().decoder.is_none());
         states.of(&lm, &ids, &[0..4, 4..7], &[1])?;
         assert!(kept.borrow().end > size);
-        let unknown = states.of(&lm, &ids, &[0..4], &[0]).unwrap_err();
+        let unknown = states
+            .of(&lm, &ids, slice::from_ref(&(0..4)), &[0])
+            .unwrap_err();
         assert!(unknown.to_string().contains("answers.keep_states"));
         Ok(())
     }
@@ -385,8 +394,10 @@ mod tests {
         bytes[first - 1] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let (lm, states) = opened(folder.path(), &[])?;
-        states.of(&lm, &ids, &[4..7], &[])?;
-        let damaged = states.of(&lm, &ids, &[0..4], &[]).unwrap_err();
+        states.of(&lm, &ids, slice::from_ref(&(4..7)), &[])?;
+        let damaged = states
+            .of(&lm, &ids, slice::from_ref(&(0..4)), &[])
+            .unwrap_err();
         assert!(damaged.to_string().contains("delete the file"), "{damaged}");
         Ok(())
     }
