@@ -17,7 +17,6 @@ use crate::{Alignment, Error, Result, TargetFacts, TrunkConfig};
 /// `general.architecture`, and the prefix of its keys.
 const ARCHITECTURE: &str = "dflash";
 const MASK: &str = "tokenizer.ggml.mask_token_id";
-const DRAFT_VOCAB: &str = "draft_vocab_size";
 
 /// Which of llama.cpp's kinds of drafting (`--spec-type`) runs a drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +112,9 @@ impl Plan {
         let label = source.label(CONFIG);
         let mut fields = Fields::parse(&label, &source.read(CONFIG)?)?;
         check_method(&mut fields)?;
-        let vocab: Option<usize> = fields.optional("vocab_size")?;
-        let draft_vocab: Option<usize> = fields.optional(DRAFT_VOCAB)?;
-        if draft_vocab == Some(0) || draft_vocab > vocab {
-            let why = format!("must be from 1 to vocab_size {}", vocab.unwrap_or(0));
-            return Err(fields.bad_value(DRAFT_VOCAB, why).into());
-        }
         let (trunk, head) = TrunkConfig::load_with(source, read_head)?;
         Ok(Self {
-            draft_vocab: draft_vocab.filter(|n| *n < trunk.vocab),
+            draft_vocab: (trunk.draft_vocab < trunk.vocab).then_some(trunk.draft_vocab),
             trunk,
             head,
             label,
@@ -267,14 +260,18 @@ impl Plan {
     ) -> Result<()> {
         weights.ignore("embed_tokens.weight");
         let Some(n_rows) = self.draft_vocab else {
-            weights.ignore("lm_head.weight");
+            for name in ["lm_head.weight", "d2t", "t2d"] {
+                weights.ignore(name);
+            }
             return Ok(());
         };
         weights.ignore("t2d");
         let head = weights.take("lm_head.weight", &[n_rows, self.trunk.hidden])?;
         file.push("output.weight", &head, matrices)?;
         let offsets = weights.take_integers("d2t", n_rows)?;
-        let ids = (0i64..).zip(offsets).map(|(row, offset)| row + offset);
+        let ids = (0i64..)
+            .zip(offsets)
+            .map(|(row, offset)| row.saturating_add(offset));
         let ids: Vec<i64> = ids.collect();
         let vocab = self.trunk.vocab;
         let outside = |id: &&i64| usize::try_from(**id).map_or(true, |id| id >= vocab);
@@ -367,8 +364,6 @@ fn check_method(fields: &mut Fields) -> Result<()> {
 
 /// Reads the keys of a DSpark head, or refuses those of any other.
 fn read_head(fields: HeadFields<'_>) -> Result<Option<HeadConfig>> {
-    // Read above.
-    fields.outer.ignore(&[DRAFT_VOCAB]);
     let is_flat = fields.nested.is_none();
     if is_flat && fields.outer.has("markov_rank") {
         let rank: usize = fields.outer.required("markov_rank")?;

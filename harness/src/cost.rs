@@ -79,6 +79,8 @@ struct Report {
 #[derive(Debug, Deserialize)]
 struct Stored {
     target: String,
+    dtype: String,
+    context: usize,
     timed: Vec<Timed>,
 }
 
@@ -98,7 +100,10 @@ pub(crate) fn read(path: &Path, target: &str) -> Result<StepCosts> {
         "{place}: holds the costs of {}, not of {title}",
         stored.target
     );
-    let mut costs = StepCosts::default();
+    let mut costs = StepCosts {
+        what: format!("{}, behind {} positions", stored.dtype, stored.context),
+        ..StepCosts::default()
+    };
     for timed in stored.timed.iter().filter(|t| !t.times_ns.is_empty()) {
         match timed.work {
             Work::Rows(n) => costs.rows.push((n, timed.median_ns())),

@@ -68,6 +68,10 @@ use crate::provenance::Caller;
 fn main() -> ExitCode {
     let caller = Caller::new(std::env::args_os(), std::env::vars_os());
     let mut cli = Cli::parse();
+    #[cfg(target_os = "linux")]
+    if let Some(Command::Train(_)) = cli.command {
+        train::settle(std::env::args_os(), |name| std::env::var_os(name).is_some());
+    }
     let environment = Environment::read();
     cli.set_cache(&environment);
     match act(&cli, &caller, &environment) {

@@ -48,9 +48,8 @@ pub(crate) enum TrainCommand {
     },
 }
 
-/// What training wants of its surroundings: an allocator that does not hand every tensor's pages back to the system
-/// (glibc reads this at start; it made a step 1.7 times as fast), and a number of threads that is not looked up at every
-/// operation.
+/// What training wants of its surroundings: an allocator that does not hand every tensor's pages back to the system,
+/// which glibc reads at start.
 #[cfg(target_os = "linux")]
 const SURROUNDINGS: [(&str, &str); 3] = [
     ("MALLOC_MMAP_THRESHOLD_", "2000000000"),
@@ -58,32 +57,33 @@ const SURROUNDINGS: [(&str, &str); 3] = [
     ("MALLOC_TOP_PAD_", "268435456"),
 ];
 
-/// Starts this process again in those surroundings, unless it is in them or was given others.
+/// Starts this process again in those surroundings and with numbers of threads that candle need not look up at every
+/// operation, unless it is in them or was given others. Goes on as it is where that fails.
 #[cfg(target_os = "linux")]
-fn settle() -> Result<()> {
+pub(crate) fn settle(arguments: std::env::ArgsOs, is_set: impl Fn(&str) -> bool) {
     use std::os::unix::process::CommandExt as _;
 
-    let threads = std::thread::available_parallelism()?.to_string();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.to_string();
     let wanted = SURROUNDINGS
         .into_iter()
         .chain(["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"].map(|name| (name, threads.as_str())));
-    let missing: Vec<(&str, &str)> = wanted
-        .filter(|(name, _)| std::env::var_os(name).is_none())
-        .collect();
+    let missing: Vec<(&str, &str)> = wanted.filter(|(name, _)| !is_set(name)).collect();
     if missing.is_empty() {
-        return Ok(());
+        return;
     }
-    let failed = std::process::Command::new(std::env::current_exe()?)
-        .args(std::env::args_os().skip(1))
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let failed = std::process::Command::new(program)
+        .args(arguments.skip(1))
         .envs(missing)
         .exec();
-    Err(failed.into())
+    eprintln!("note: training goes on with the allocator as it is: {failed}");
 }
 
 /// Runs one training command to its end.
 pub(crate) fn run(command: &TrainCommand) -> Result<()> {
-    #[cfg(target_os = "linux")]
-    settle()?;
     let mut bar = Bar::new();
     match command {
         TrainCommand::Target { recipe } => {

@@ -3,6 +3,8 @@
 /// Medians by size; between two sizes the cost is on their line, beyond the last it is not known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepCosts {
+    /// What they were measured on and with, for a note.
+    pub what: String,
     /// Rows of one sequence and nanoseconds: a verify pass.
     pub rows: Vec<(usize, u64)>,
     /// Sequences of a row each and nanoseconds: a step of vanilla.
@@ -43,6 +45,7 @@ mod tests {
     #[test]
     fn a_pass_costs_what_lies_between_measured_sizes_and_nothing_is_made_up_beyond() {
         let costs = StepCosts {
+            what: String::new(),
             rows: vec![(8, 300), (1, 100)],
             sequences: vec![(1, 100), (4, 150)],
         };

@@ -80,6 +80,7 @@ pub fn synthetic_sheet(records: &[Record]) -> Option<Sheet> {
     let header = [
         "target",
         "suite",
+        "thinking",
         "concurrency",
         "arrivals",
         "method",
@@ -106,6 +107,7 @@ pub fn synthetic_sheet(records: &[Record]) -> Option<Sheet> {
         sheet.rows.push(vec![
             cell.target.clone(),
             cell.suite.clone(),
+            cell.thinking.to_string(),
             cell.concurrency.to_string(),
             cell.arrivals.to_string(),
             cell.method.clone(),

@@ -109,7 +109,8 @@ def ours(path, method, max_new):
     for line in path.read_text().splitlines():
         record = json.loads(line)
         outcome = record["outcome"].get("ok")
-        if record["cell"]["method"] != method or not outcome:
+        cell = record["cell"]
+        if cell["method"] != method or cell["sampling"] != "greedy" or cell["concurrency"] != 1 or not outcome:
             continue
         found.setdefault(
             record["prompt"]["sha256"],
@@ -150,9 +151,14 @@ def main():
             row |= {"draftbench": {"tau": tau([mine]), **mine}, "n_common": n_common}
             row["same_text"] = theirs["tokens"] == mine["tokens"]
         printed.append(row)
+        # Both taus are of the prompts that both have.
+        if recorded and not mine:
+            continue
         for pool in (prompt.get("domain", "?"), "all"):
             pools[pool][0].append(theirs)
             pools[pool][1].extend([mine] if mine else [])
+    if args.records and not any(mine for _, mine in pools.values()):
+        raise SystemExit(f"{args.records}: no greedy answer of {args.method!r} to any of these prompts")
     taus = {
         pool: {"prompts": len(theirs), "llama_cpp": tau(theirs), **({"draftbench": tau(mine)} if mine else {})}
         for pool, (theirs, mine) in pools.items()

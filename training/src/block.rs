@@ -85,9 +85,9 @@ pub(crate) struct HeadDims {
 pub(crate) struct BlockOut<'a> {
     /// `[N, H]`, N = blocks * block_rows: the trunk's final-normed states; gradients reach the trunk through it.
     pub(crate) hidden: &'a Tensor,
-    /// `[N, V_d]`: `hidden` through the target's head.
+    /// `[N, V_d]`: `hidden` through `lm_head`.
     pub(crate) logits: &'a Tensor,
-    /// `[V_d, H]`: the target's head.
+    /// `[V_d, H]`: the target's head, or its rows of the ids that are drafted.
     pub(crate) lm_head: &'a Tensor,
     /// What is drafted.
     pub(crate) vocab: &'a DraftVocab,
@@ -482,7 +482,7 @@ impl<H: Head> BlockJob<'_, H> {
             let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
             let anchors = pack.draw_anchors(HELD_OUT_ANCHORS, &mut rng);
             let blocks = self.blocks(&pack, &anchors);
-            (!anchors.is_empty()).then_some((*domain, pack, blocks))
+            (blocks.weight() > 0.0).then_some((*domain, pack, blocks))
         })
     }
 }
@@ -514,7 +514,7 @@ impl<H: Head> Job for BlockJob<'_, H> {
             frozen_trunk: self.recipe.frozen_trunk,
         };
         let mut loss = 0.0;
-        for (pack, blocks) in packs.iter().filter(|(_, b)| !b.at.is_empty()) {
+        for (pack, blocks) in packs.iter().filter(|(_, b)| b.weight() > 0.0) {
             loss += self.net.accumulate(pack, blocks, at, chunk, gradients)?;
         }
         let tokens = packs.iter().map(|(p, _)| p.ids.len()).sum();

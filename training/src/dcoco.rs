@@ -326,7 +326,12 @@ impl DcocoHead {
             ids.iter().position(|id| *id == classes[at(slot)])
         };
         let ranks: Vec<Option<usize>> = later.iter().map(rank).collect();
-        let own: Vec<f32> = later.iter().map(|slot| shares[at(slot)]).collect();
+        // Behind a label that cannot be drafted no candidate of the slot before it is right, so there is nothing to go on from.
+        let share = |slot: &u32| match shares[at(slot) - 1] > 0.0 {
+            true => shares[at(slot)],
+            false => 0.0,
+        };
+        let own: Vec<f32> = later.iter().map(share).collect();
         let pair = self.pair_loss(out, &scores, &ranks, &own, &later, &candidates)?;
         let confidence = match &self.confidence {
             None => None,
@@ -409,7 +414,7 @@ impl DcocoHead {
         let weigh = |terms: Tensor| -> Result<Tensor> { Ok((terms * &own)?.sum_all()?) };
         let kl = (p.exp()? * (&p - &q)?)?.sum(D::Minus1)?;
         loss = (loss + (weigh(kl)? * config.kl)?)?;
-        // Half of |p - q| over the candidates and of what p has elsewhere.
+        // Half of |p - q| over the candidates and of what p, made whole over the draft vocabulary, has elsewhere.
         let rest = (1.0 - p.exp()?.sum(D::Minus1)?)?;
         let tv = ((p.exp()? - q.exp()?)?.abs()?.sum(D::Minus1)? + rest)?;
         Ok((loss + (weigh(tv)? * (0.5 * config.tv))?)?)

@@ -206,7 +206,12 @@ impl Recurrent {
             let best: Vec<u32> = out.logits.argmax(1)?.to_vec1()?;
             let right = best.iter().zip(&out.blocks.classes).map(|(b, c)| b == c);
             let right: Vec<bool> = right.collect();
-            cut_behind_the_first_wrong(&mut shares, &right, self.dims.block_rows);
+            let HeadDims {
+                block_rows,
+                alignment,
+                ..
+            } = self.dims;
+            cut_behind_the_first_wrong(&mut shares, &right, block_rows, alignment.first_slot());
         }
         Ok(shares)
     }
@@ -260,10 +265,11 @@ fn sigmoid(x: &Tensor) -> Result<Tensor> {
     Ok((((x * 0.5)?.tanh()? * 0.5)? + 0.5)?)
 }
 
-/// Sets to 0 what stands behind the first wrong slot of each block. Slots without weight are neither right nor wrong.
-fn cut_behind_the_first_wrong(shares: &mut [f32], right: &[bool], block_rows: usize) {
+/// Sets to 0 what stands behind the first wrong draft slot of each block. One without weight is wrong: its label cannot be
+/// drafted, or the text is over.
+fn cut_behind_the_first_wrong(shares: &mut [f32], right: &[bool], block_rows: usize, first: usize) {
     for (shares, right) in shares.chunks_mut(block_rows).zip(right.chunks(block_rows)) {
-        let wrong = (0..shares.len()).find(|row| shares[*row] > 0.0 && !right[*row]);
+        let wrong = (first..block_rows).find(|row| shares[*row] == 0.0 || !right[*row]);
         if let Some(wrong) = wrong {
             shares[wrong + 1..].fill(0.0);
         }

@@ -4,7 +4,6 @@
 
 mod net;
 mod recipe;
-
 mod walk;
 
 use crate::answers::{answers, check_kept, dependence, states_of, texts};

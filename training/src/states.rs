@@ -9,7 +9,7 @@ use decode::{Feed, Keep, LayerId, Slot, Target as _};
 use models::{Decoder, DecoderOptions, Precision, Source};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -119,8 +119,10 @@ impl Kept {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(&path).map_err(Error::io(&path))?;
-        if file.try_lock().is_err() {
-            return Err(Error::Held { path });
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Error::Held { path }),
+            Err(TryLockError::Error(source)) => return Err(Error::Io { path, source }),
         }
         let mut kept = Self {
             path,

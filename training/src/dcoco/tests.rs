@@ -577,3 +577,17 @@ fn recipes_differ_from_dflash_in_their_head_alone() {
         );
     }
 }
+
+#[test]
+fn nothing_is_learnt_from_a_predecessor_that_cannot_be_drafted() -> Result<()> {
+    let net = net(&DcocoRecipeHead::default(), Alignment::Shifted, 1.0)?;
+    let pair = |left_out: &[usize]| -> Result<f64> {
+        let mut blocks = blocks(Alignment::Shifted);
+        left_out.iter().for_each(|slot| blocks.weights[*slot] = 0.0);
+        let term = see(&net, &blocks, |out| Ok(net.head.parts(out)?.pair))?;
+        Ok(f64::from(term.to_scalar::<f32>()?) * blocks.weight())
+    };
+    assert!((pair(&[1])? - pair(&[1, 2])?).abs() < 1e-5);
+    assert!(pair(&[2])? - pair(&[1, 2])? > 1e-3);
+    Ok(())
+}

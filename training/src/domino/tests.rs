@@ -349,8 +349,12 @@ fn the_base_weight_falls_to_nothing() -> Result<()> {
 fn a_block_may_be_cut_behind_its_first_wrong_slot() -> Result<()> {
     let mut shares = [0.4f32, 0.3, 0.2, 0.1, 0.0, 0.3, 0.2, 0.1];
     let right = [true, false, true, true, false, true, true, true];
-    cut_behind_the_first_wrong(&mut shares, &right, 4);
+    cut_behind_the_first_wrong(&mut shares, &right, 4, 1);
     assert_eq!(shares, [0.4, 0.3, 0.0, 0.0, 0.0, 0.3, 0.2, 0.1]);
+    // The second label cannot be drafted.
+    let mut shares = [0.4f32, 0.0, 0.2, 0.1];
+    cut_behind_the_first_wrong(&mut shares, &[true; 4], 4, 0);
+    assert_eq!(shares, [0.4, 0.0, 0.0, 0.0]);
     // The trunk's first choice is wrong already: one term is left of the golden mean.
     let mut golden = Golden::new(Alignment::Shifted, 1)?;
     golden.head.table.learn = Learn::UntilWrong;

@@ -52,8 +52,8 @@ pub(super) fn model(pools: &Pools, costs: Option<&StepCosts>) -> Sheet {
         }
     }
     sheet.notes = vec!["Predicted: tau / (c + drafting), both in steps of vanilla with as many sequences. c: a verify pass of those rows; drafting: everything else of a round, trunk, head, acceptance and hand-over, of the records. Rows: what one sequence has verified a round, the anchor among them. Error: predicted over measured, minus 1.".into()];
-    if costs.is_some() {
-        sheet.notes.push("Measured apart: `draftbench cost`, behind one fixed number of positions; rows of several sequences are taken to cost what as many rows of one do. A dash: no size that large was measured.".into());
+    if let Some(costs) = costs {
+        sheet.notes.push(format!("Measured apart: `draftbench cost`, {}; rows of several sequences are taken to cost what as many rows of one do. A dash: no size that large was measured.", costs.what));
     }
     let names = ["of the records", "measured apart"];
     for (idx, name) in names.iter().enumerate() {

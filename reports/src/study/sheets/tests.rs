@@ -289,6 +289,7 @@ fn the_cost_model_stands_beside_what_was_measured() {
         }
     }
     let costs = crate::StepCosts {
+        what: "bf16, behind 256 positions".to_owned(),
         rows: vec![(1, 10), (4, 20)],
         sequences: vec![(1, 10)],
     };
