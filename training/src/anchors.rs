@@ -114,6 +114,9 @@ pub struct Blocks {
     pub target_rows: Vec<u32>,
     /// `[blocks * block_rows]`: 0 where there is nothing to learn.
     pub weights: Vec<f32>,
+    /// `[blocks * block_rows]`: the weights before labels that cannot be drafted lost theirs. A confidence is learnt with
+    /// these, since such a label is refused for certain.
+    pub rated: Vec<f32>,
 }
 
 impl Blocks {
@@ -126,6 +129,7 @@ impl Blocks {
             classes: Vec::new(),
             target_rows: Vec::new(),
             weights: Vec::new(),
+            rated: Vec::new(),
         };
         for text in &pack.texts {
             for &anchor in anchors.iter().filter(|a| text.contains(a)) {
@@ -161,7 +165,9 @@ impl Blocks {
             self.labels.push(pack.ids[label]);
             self.classes.push(pack.ids[label]);
             self.target_rows.push(label.saturating_sub(1) as u32);
-            self.weights.push(if counts { weight as f32 } else { 0.0 });
+            let weight = if counts { weight as f32 } else { 0.0 };
+            self.weights.push(weight);
+            self.rated.push(weight);
         }
     }
 
@@ -175,7 +181,8 @@ impl Blocks {
             labels: self.labels[rows.clone()].to_vec(),
             classes: self.classes[rows.clone()].to_vec(),
             target_rows: self.target_rows[rows.clone()].to_vec(),
-            weights: self.weights[rows].to_vec(),
+            weights: self.weights[rows.clone()].to_vec(),
+            rated: self.rated[rows].to_vec(),
         }
     }
 

@@ -113,8 +113,17 @@ impl BlockOut<'_> {
 
     /// Each slot's weight as a part of the whole batch.
     pub(crate) fn shares(&self) -> Vec<f32> {
+        self.parts_of_total(&self.blocks.weights)
+    }
+
+    /// The same of what a confidence is learnt with.
+    pub(crate) fn rated_shares(&self) -> Vec<f32> {
+        self.parts_of_total(&self.blocks.rated)
+    }
+
+    fn parts_of_total(&self, weights: &[f32]) -> Vec<f32> {
         let share = |w: &f32| (f64::from(*w) / self.total) as f32;
-        self.blocks.weights.iter().map(share).collect()
+        weights.iter().map(share).collect()
     }
 }
 

@@ -344,7 +344,15 @@ impl DcocoHead {
                 for ((slot, best), rank) in later.iter().zip(best).zip(&ranks) {
                     kept[at(slot)] = *rank == Some(best as usize);
                 }
-                Some(confidence_loss(head, out.hidden, &kept, &shares)?)
+                // Labels that cannot be drafted are refused, whatever id stands in for them.
+                let slots = kept.iter_mut().zip(&shares);
+                slots.for_each(|(kept, share)| *kept &= *share > 0.0);
+                Some(confidence_loss(
+                    head,
+                    out.hidden,
+                    &kept,
+                    &out.rated_shares(),
+                )?)
             }
         };
         Ok(Parts {

@@ -170,7 +170,8 @@ impl Head for Sequential {
             _ => out.hidden.clone(),
         };
         let logits = affine(&x, weight, bias)?.flatten_all()?;
-        let rated = binary_cross_entropy(&logits, &overlap, &shares)?;
+        // A label that cannot be drafted has an overlap of 0 here.
+        let rated = binary_cross_entropy(&logits, &overlap, &out.rated_shares())?;
         Ok((loss + (rated * self.config.confidence_weight)?)?)
     }
 

@@ -55,7 +55,8 @@ fn costs_are_read_back_and_those_of_another_target_are_refused() {
     let path = dir.path().join("cost.json");
     let title = models::target("tiny-qwen3").unwrap().title;
     let timed = r#"[{"work": {"rows": 8}, "times_ns": [3, 1, 2]}, {"work": {"sequences": 1}, "times_ns": [5]}]"#;
-    let text = format!(r#"{{"target": "{title}", "dtype": "f32", "context": 256, "timed": {timed}}}"#);
+    let text =
+        format!(r#"{{"target": "{title}", "dtype": "f32", "context": 256, "timed": {timed}}}"#);
     std::fs::write(&path, text).unwrap();
     let costs = read(&path, "tiny-qwen3").unwrap();
     assert_eq!((costs.rows, costs.sequences), (vec![(8, 2)], vec![(1, 5)]));

@@ -70,6 +70,7 @@ fn a_label_that_is_left_out_carries_no_loss_and_ends_its_chain() -> Result<()> {
         }
     }
     assert!(blocks.weight() < before.weight());
+    assert_eq!(blocks.rated, before.weights, "confidences see it");
     let loss = part.loss(&pack(), &blocks, Place::end(blocks.weight()))?;
     let want = cross_entropy(
         &part.logits(&pack(), &blocks)?,

@@ -63,7 +63,9 @@ fn blocks(case: &Value) -> Blocks {
         .iter()
         .map(|l| l.as_u64().expect("an id") as u32)
         .collect();
+    let weights: Vec<f32> = (0..b).map(|i| (-(i as f64) / decay).exp() as f32).collect();
     Blocks {
+        rated: weights.clone(),
         classes: labels.clone(),
         ids: vec![0; b],
         at: vec![BlockAt {
@@ -72,7 +74,7 @@ fn blocks(case: &Value) -> Blocks {
         }],
         labels,
         target_rows: vec![0; b],
-        weights: (0..b).map(|i| (-(i as f64) / decay).exp() as f32).collect(),
+        weights,
     }
 }
 
