@@ -65,8 +65,9 @@ pub(crate) fn run(args: &RunArgs, caller: &Caller) -> Ending {
             // The process before ended between the records and this.
             info.complete = true;
             folder.describe(&info)?;
-            folder.tidy()?;
         }
+        // Or between that and this.
+        folder.tidy()?;
         info.complete = true;
         // Who only reads the table is no part of the run, nor is this machine.
         let machine = run_info::machines(before).join("; and ");
