@@ -243,13 +243,24 @@ pub(crate) fn facts(target: &TargetPlan, decoder: &Decoder) -> TargetFacts {
     }
 }
 
-/// The tokenizer and chat template that lie beside a model.
+/// The tokenizer and chat template that lie beside a model. Newer folders have the template in `chat_template.jinja`,
+/// which goes before the key of tokenizer_config.json, as in transformers.
 ///
 /// # Errors
 /// If one of the files is missing or not understood.
 pub(crate) fn renderer(source: &Source) -> Result<suites::Renderer> {
+    const TEMPLATE: &str = "chat_template.jinja";
+    const CONFIG: &str = "tokenizer_config.json";
     let tokenizer = source.read("tokenizer.json")?;
-    let config = source.read("tokenizer_config.json")?;
+    let mut config = source.read(CONFIG)?;
+    if source.exists(TEMPLATE) {
+        let template = String::from_utf8(source.read(TEMPLATE)?);
+        let template = template.with_context(|| source.label(TEMPLATE))?;
+        let mut keys: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&config).with_context(|| source.label(CONFIG))?;
+        keys.insert("chat_template".to_owned(), template.into());
+        config = serde_json::to_vec(&keys)?;
+    }
     suites::Renderer::from_bytes(&tokenizer, &config)
         .with_context(|| format!("tokenizer of {}", source.place()))
 }

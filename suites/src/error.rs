@@ -59,7 +59,9 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// The tokenizer config names no template.
-    #[error("tokenizer_config.json: no `chat_template`; add the template of the instruct model")]
+    #[error(
+        "tokenizer_config.json: no `chat_template`; add the template of the instruct model, here or as chat_template.jinja"
+    )]
     NoTemplate,
     /// The template has a syntax error, or failed on this conversation.
     #[error("chat_template: {why}")]

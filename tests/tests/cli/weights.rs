@@ -150,6 +150,24 @@ fn a_pulled_folder_answers_as_the_file_it_was_made_of() {
         answer("--checkpoints models"),
         answer("--weights tiny-llama.gguf")
     );
+
+    // Newer folders have the chat template in a file of its own.
+    let config = desk.path("models/tiny-llama/tokenizer_config.json");
+    let mut keys: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    let template = keys.as_object_mut().unwrap().remove("chat_template");
+    fs::write(&config, keys.to_string()).unwrap();
+    desk.refuses(
+        &words("generate --target tiny-llama --checkpoints models --method vanilla Hi"),
+        &["no `chat_template`"],
+    );
+    let template = template.unwrap();
+    let file = desk.path("models/tiny-llama/chat_template.jinja");
+    fs::write(file, template.as_str().unwrap()).unwrap();
+    assert_eq!(
+        answer("--checkpoints models"),
+        answer("--weights tiny-llama.gguf")
+    );
 }
 
 #[test]
