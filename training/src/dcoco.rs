@@ -336,23 +336,14 @@ impl DcocoHead {
         let confidence = match &self.confidence {
             None => None,
             Some(head) => {
-                let best = scores.detach().argmax(D::Minus1)?.to_vec1::<u32>()?;
                 // A slot whose first choice is the label; the first slots have nothing else.
-                let mut kept: Vec<bool> = (0..n)
-                    .map(|slot| candidates[slot * k] == classes[slot])
-                    .collect();
+                let first = |slot| candidates[slot * k] == classes[slot];
+                let mut kept: Vec<bool> = (0..n).map(first).collect();
+                let best = scores.detach().argmax(D::Minus1)?.to_vec1::<u32>()?;
                 for ((slot, best), rank) in later.iter().zip(best).zip(&ranks) {
                     kept[at(slot)] = *rank == Some(best as usize);
                 }
-                // Labels that cannot be drafted are refused, whatever id stands in for them.
-                let slots = kept.iter_mut().zip(&shares);
-                slots.for_each(|(kept, share)| *kept &= *share > 0.0);
-                Some(confidence_loss(
-                    head,
-                    out.hidden,
-                    &kept,
-                    &out.rated_shares(),
-                )?)
+                Some(confidence_loss(head, out, kept)?)
             }
         };
         Ok(Parts {
@@ -439,16 +430,18 @@ fn log_sum_exp(scores: &Tensor) -> Result<Tensor> {
 /// Weighted binary cross-entropy of a slot's chance to be kept, from its state alone; no gradient reaches the state.
 fn confidence_loss(
     [weight, bias]: &[Tensor; 2],
-    hidden: &Tensor,
-    kept: &[bool],
-    shares: &[f32],
+    out: &BlockOut<'_>,
+    mut kept: Vec<bool>,
 ) -> Result<Tensor> {
-    let z = linear(&hidden.detach(), weight)?
+    // Labels that cannot be drafted are refused, whatever id stands in for them.
+    let slots = kept.iter_mut().zip(&out.blocks.weights);
+    slots.for_each(|(kept, weight)| *kept &= *weight > 0.0);
+    let z = linear(&out.hidden.detach(), weight)?
         .broadcast_add(bias)?
         .squeeze(1)?;
     let kept: Vec<f32> = kept.iter().map(|kept| f32::from(u8::from(*kept))).collect();
     let kept = Tensor::new(kept.as_slice(), &Device::Cpu)?;
-    let shares = Tensor::new(shares, &Device::Cpu)?;
+    let shares = Tensor::new(out.rated_shares().as_slice(), &Device::Cpu)?;
     // max(z, 0) - z y + ln(1 + e^-|z|)
     let tail = (z.abs()?.neg()?.exp()? + 1.0)?.log()?;
     let terms = ((z.relu()? - (&z * kept)?)? + tail)?;

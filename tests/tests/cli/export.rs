@@ -311,7 +311,7 @@ fn a_reduced_vocabulary_has_a_head_of_its_own_and_the_targets_ids() {
     save(&[0, 1, 2, 3, 4, 5, 6, 6], &tensors);
     desk.refuses_in_a_line(&words(export), &["leads to one token from two rows"]);
     edit_json(&model.join("config.json"), "draft_vocab_size", VOCAB + 1);
-    let size = "key \"draft_vocab_size\": must be from 1 to vocab_size 2048";
+    let size = "draft_vocab_size 2049 must lie between 1 and vocab_size 2048";
     desk.refuses_in_a_line(&words(export), &[size]);
 }
 

@@ -510,15 +510,13 @@ fn a_saved_drafter_drafts_the_same_in_the_method_that_runs_it() -> Result<()> {
             taps,
         };
         decode::Drafter::start(&mut method, prompt)?;
-        let mut draws = decode::Draws::new(0, 0);
-        let anchor = decode::Anchor {
+        let mut anchors = [decode::Anchor {
             slot: decode::Slot(0),
             token: SEQUENCE[7],
             position: 7,
-            draws: &mut draws,
-        };
+            draws: &mut decode::Draws::new(0, 0),
+        }];
         let (io, greedy) = (FrozenEnds(&trained.target), decode::Sampling::Greedy);
-        let mut anchors = [anchor];
         let silent = &mut decode::Silent;
         let got = decode::Drafter::propose(&mut method, &mut anchors, &io, greedy, silent)?;
         assert_eq!(got[0].tokens, drafts[alignment.first_slot()..]);
