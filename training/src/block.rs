@@ -527,7 +527,12 @@ impl<H: Head> Job for BlockJob<'_, H> {
             loss += self.net.accumulate(pack, blocks, at, chunk, gradients)?;
         }
         let tokens = packs.iter().map(|(p, _)| p.ids.len()).sum();
-        Ok(Batch { loss, tokens })
+        let weights = packs.iter().flat_map(|(_, blocks)| &blocks.weights);
+        Ok(Batch {
+            loss,
+            tokens,
+            predicted: weights.filter(|w| **w > 0.0).count(),
+        })
     }
 
     fn cursor(&self) -> Cursor {

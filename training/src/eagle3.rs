@@ -196,16 +196,24 @@ impl Job for Eagle3Job<'_> {
             .map(|_| self.texts.next_pack(config.micro_tokens))
             .collect();
         let tokens: usize = packs.iter().map(|pack| pack.ids.len()).sum();
-        let mut loss = 0.0;
+        let (mut loss, mut predicted) = (0.0, 0);
         for pack in &packs {
             let Some(unrolled) = self.unroll(pack)? else {
                 continue;
             };
+            for step in 0..unrolled.logits.len() {
+                let rows = unrolled.teacher.rows(&unrolled.walk, step);
+                predicted += rows.iter().filter(|(_, counts)| *counts).count();
+            }
             let term = self.loss(&unrolled, tokens as f64)?;
             loss += f64::from(term.to_scalar::<f32>()?);
             gradients.add(&self.net.params, &term)?;
         }
-        Ok(Batch { loss, tokens })
+        Ok(Batch {
+            loss,
+            tokens,
+            predicted,
+        })
     }
 
     fn cursor(&self) -> Cursor {

@@ -11,6 +11,8 @@ pub struct StepReport {
     pub seconds: f64,
     /// Tokens of this step over its seconds.
     pub tokens_per_sec: f64,
+    /// Predictions of this step that carried loss, over its seconds: a block drafter's draft positions.
+    pub predictions_per_sec: f64,
     /// Learning rate of this step.
     pub lr: f64,
     /// Mean loss of this step, in nats a weighted token.

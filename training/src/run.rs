@@ -36,6 +36,8 @@ pub(crate) struct Batch {
     pub(crate) loss: f64,
     /// Tokens that went through the network.
     pub(crate) tokens: usize,
+    /// Predictions that carried loss.
+    pub(crate) predicted: usize,
 }
 
 /// The parts of a recipe that the loop reads.
@@ -74,6 +76,7 @@ pub(crate) fn run(plan: &Plan<'_>, job: &mut dyn Job, progress: &mut dyn Progres
     }
     let mut log = Log::open(&plan.work.join("log.csv"), state.step)?;
     let mut last_checkpoint = Instant::now();
+    let mut rates = Vec::new();
     while plan.stop.progress(state.step, state.seconds) < 1.0 {
         let report = step(plan, job, &mut optimizer, &mut state)?;
         let due = state
@@ -85,6 +88,7 @@ pub(crate) fn run(plan: &Plan<'_>, job: &mut dyn Job, progress: &mut dyn Progres
         };
         log.step(&report, &held_out)?;
         progress.step(&report);
+        rates.push(report.predictions_per_sec);
         let waited = last_checkpoint.elapsed().as_secs_f64();
         let excess = excess(plan, state.step);
         let due = waited >= 60.0 * plan.report.checkpoint_minutes;
@@ -97,6 +101,13 @@ pub(crate) fn run(plan: &Plan<'_>, job: &mut dyn Job, progress: &mut dyn Progres
         if let Some(excess) = excess {
             return Err(excess);
         }
+    }
+    rates.sort_by(f64::total_cmp);
+    if let Some(median) = rates.get(rates.len() / 2) {
+        let n = rates.len();
+        progress.note(&format!(
+            "{median:.0} predictions a second with loss, median of {n} steps"
+        ));
     }
     if let Some(held) = peak_mib() {
         progress.note(&format!("peak memory {held} MiB"));
@@ -140,6 +151,7 @@ fn step(
         tokens: state.tokens,
         seconds: state.seconds,
         tokens_per_sec: batch.tokens as f64 / seconds,
+        predictions_per_sec: batch.predicted as f64 / seconds,
         lr,
         loss: batch.loss,
         progress: plan.stop.progress(state.step, state.seconds),

@@ -147,7 +147,12 @@ impl Job for TargetJob<'_> {
             gradients.add(&self.lm.params, &term)?;
         }
         let tokens = packs.iter().map(|p| p.ids.len()).sum();
-        Ok(Batch { loss, tokens })
+        let weights = packs.iter().flat_map(|pack| &pack.weights);
+        Ok(Batch {
+            loss,
+            tokens,
+            predicted: weights.filter(|w| **w > 0.0).count(),
+        })
     }
 
     fn cursor(&self) -> Cursor {
