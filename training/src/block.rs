@@ -13,6 +13,7 @@ use crate::lm::CausalLm;
 use crate::ops::linear;
 use crate::optim::Gradients;
 use crate::params::{Params, fnv1a};
+use crate::parts::Workers;
 use crate::progress::Progress;
 use crate::recipe::BlockRecipe;
 use crate::run::{Batch, Job, Plan, run};
@@ -34,7 +35,7 @@ use std::path::Path;
 const HELD_OUT_ANCHORS: usize = 8;
 
 /// What one method trains on top of the shared trunk.
-pub(crate) trait Head: Sized {
+pub(crate) trait Head: Sized + Sync {
     /// The `[head]` table of its recipe.
     type Config: Clone + Debug + Default + DeserializeOwned;
 
@@ -190,6 +191,7 @@ pub(crate) fn train<H: Head>(
         coverage: H::COVERAGE,
     };
     let mut job = BlockJob {
+        workers: Workers::new()?,
         recipe,
         net: DraftNet::new(target, states, trunk, head, vocab)?,
         texts,
@@ -474,6 +476,7 @@ struct BlockJob<'a, H: Head> {
     net: DraftNet<H>,
     texts: Texts,
     shape: BlockShape,
+    workers: Workers,
 }
 
 impl<H: Head> BlockJob<'_, H> {
@@ -506,14 +509,22 @@ impl<H: Head> Job for BlockJob<'_, H> {
         // The place in the stream decides the anchors, so a resumed run draws the same.
         let place = format!("{} {:?}", self.recipe.seed, self.texts.cursor());
         let mut rng = ChaCha8Rng::seed_from_u64(fnv1a(place.as_bytes()));
-        let packs: Vec<(DraftPack, Blocks)> = (0..config.packs_per_step)
-            .map(|_| {
-                let pack = DraftPack::of(&self.texts.next_pack(config.micro_tokens));
-                let anchors = pack.draw_anchors(config.anchors_per_text, &mut rng);
-                let blocks = self.blocks(&pack, &anchors);
-                (pack, blocks)
-            })
-            .collect();
+        let mut packs: Vec<(DraftPack, Blocks)> = Vec::new();
+        let mut tokens = 0;
+        for _ in 0..config.packs_per_step {
+            let pack = self.texts.next_pack(config.micro_tokens);
+            tokens += pack.ids.len();
+            self.net.states.prepare(&pack.ids, &pack.texts)?;
+            let anchors = DraftPack::of(&pack).draw_anchors(config.anchors_per_text, &mut rng);
+            let each = anchors.len().div_ceil(self.workers.count()).max(1);
+            for anchors in anchors.chunks(each) {
+                let (part, before) = pack.around(anchors);
+                let part = DraftPack::of(&part);
+                let anchors: Vec<usize> = anchors.iter().map(|row| row - before).collect();
+                let blocks = self.blocks(&part, &anchors);
+                packs.push((part, blocks));
+            }
+        }
         let at = Place {
             total: packs.iter().map(|(_, b)| b.weight()).sum::<f64>(),
             progress,
@@ -522,11 +533,16 @@ impl<H: Head> Job for BlockJob<'_, H> {
             blocks: config.blocks_per_chunk,
             frozen_trunk: self.recipe.frozen_trunk,
         };
+        let net = &self.net;
+        let with_loss: Vec<_> = packs.iter().filter(|(_, b)| b.weight() > 0.0).collect();
         let mut loss = 0.0;
-        for (pack, blocks) in packs.iter().filter(|(_, b)| b.weight() > 0.0) {
-            loss += self.net.accumulate(pack, blocks, at, chunk, gradients)?;
+        for (part, own) in self.workers.run(&with_loss, |(pack, blocks)| {
+            let mut own = Gradients::default();
+            Ok((net.accumulate(pack, blocks, at, chunk, &mut own)?, own))
+        })? {
+            loss += part;
+            gradients.merge(own);
         }
-        let tokens = packs.iter().map(|(p, _)| p.ids.len()).sum();
         let weights = packs.iter().flat_map(|(_, blocks)| &blocks.weights);
         Ok(Batch {
             loss,

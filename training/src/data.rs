@@ -83,6 +83,43 @@ impl Pack {
     pub(crate) fn weight(&self) -> f64 {
         self.weights.iter().map(|w| f64::from(*w)).sum()
     }
+
+    /// Some of the texts, by number.
+    pub(crate) fn slice(&self, texts: Range<usize>) -> Self {
+        let texts = &self.texts[texts];
+        let rows = texts[0].start..texts[texts.len() - 1].end;
+        let moved = |text: &Range<usize>| text.start - rows.start..text.end - rows.start;
+        Self {
+            ids: self.ids[rows.clone()].to_vec(),
+            texts: texts.iter().map(moved).collect(),
+            labels: self.labels[rows.clone()].to_vec(),
+            weights: self.weights[rows.clone()].to_vec(),
+        }
+    }
+
+    /// The texts that `rows`, which rise, lie in or between, and how many rows stand before the first of them.
+    pub(crate) fn around(&self, rows: &[usize]) -> (Self, usize) {
+        let of = |row: usize| self.texts.partition_point(|text| text.end <= row);
+        let (first, last) = (of(rows[0]), of(rows[rows.len() - 1]));
+        (self.slice(first..last + 1), self.texts[first].start)
+    }
+
+    /// Up to `n` packs of about as many rows, which hold the same texts in the same order.
+    pub(crate) fn parts(&self, n: usize) -> Vec<Self> {
+        let mut parts = Vec::with_capacity(n);
+        let mut first = 0;
+        for part in 1..=n {
+            let rows = self.ids.len() * part / n;
+            // A text goes where its middle lies.
+            let is_in = |text: &&Range<usize>| text.start + text.end <= 2 * rows;
+            let end = first + self.texts[first..].iter().take_while(is_in).count();
+            if end > first {
+                parts.push(self.slice(first..end));
+                first = end;
+            }
+        }
+        parts
+    }
 }
 
 /// Training texts in an order that (seed, epoch) fixes, and the held-out ones.
@@ -239,5 +276,48 @@ impl Texts {
             pack.push(text);
             self.cursor.next += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts of 3, 1 and 4 ids.
+    fn pack() -> Pack {
+        let mut pack = Pack::default();
+        for ids in [vec![1, 2, 3], vec![4], vec![5, 6, 7, 8]] {
+            let weights = ids.iter().map(|id| *id as f32).collect();
+            pack.push(&Text {
+                domain: Domain::Maths,
+                ids,
+                weights,
+            });
+        }
+        pack
+    }
+
+    #[test]
+    fn parts_hold_the_same_texts_in_the_same_order() {
+        for n in 1..6 {
+            let parts = pack().parts(n);
+            let ids: Vec<u32> = parts.iter().flat_map(|p| p.ids.clone()).collect();
+            let weights: Vec<f32> = parts.iter().flat_map(|p| p.weights.clone()).collect();
+            assert_eq!(ids, pack().ids, "{n}");
+            assert_eq!(weights, pack().weights, "{n}");
+            assert!(parts.len() <= n && parts.iter().all(|p| p.texts[0].start == 0));
+        }
+        let halves = pack().parts(2);
+        assert_eq!(halves[0].texts, [0..3, 3..4]);
+        assert_eq!(halves[1].texts.as_slice(), std::slice::from_ref(&(0..4)));
+    }
+
+    #[test]
+    fn around_rows_are_the_texts_they_lie_in() {
+        let (part, before) = pack().around(&[3, 5]);
+        assert_eq!((part.ids.as_slice(), before), (&[4, 5, 6, 7, 8][..], 3));
+        assert_eq!(part.texts, [0..1, 1..5]);
+        let (part, before) = pack().around(&[0, 2]);
+        assert_eq!((part.ids.as_slice(), before), (&[1, 2, 3][..], 0));
     }
 }

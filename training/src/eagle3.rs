@@ -13,6 +13,7 @@ use crate::files::{save_drafter, write_json};
 use crate::lm::CausalLm;
 use crate::optim::Gradients;
 use crate::params::Params;
+use crate::parts::Workers;
 use crate::progress::Progress;
 use crate::run::{Batch, Job, Plan, run};
 use crate::states::States;
@@ -47,6 +48,7 @@ pub fn train_eagle3(recipe: &Eagle3Recipe, progress: &mut dyn Progress) -> Resul
         copied.len()
     ));
     let mut job = Eagle3Job {
+        workers: Workers::new()?,
         recipe,
         target,
         states,
@@ -102,6 +104,7 @@ struct Eagle3Job<'a> {
     states: States,
     net: Eagle3Net,
     texts: Texts,
+    workers: Workers,
 }
 
 /// What the drafter says about a pack, and what it should say.
@@ -110,6 +113,14 @@ struct Unrolled {
     teacher: Teacher,
     /// `[asking rows, draft vocabulary]` of every step.
     logits: Vec<Tensor>,
+}
+
+/// A part's share of a batch.
+#[derive(Default)]
+struct Learnt {
+    loss: f64,
+    predicted: usize,
+    gradients: Gradients,
 }
 
 impl Eagle3Job<'_> {
@@ -134,6 +145,22 @@ impl Eagle3Job<'_> {
         }))
     }
 
+    /// What a part of a batch of `tokens` tokens teaches.
+    fn learn(&self, part: &Pack, tokens: usize) -> Result<Learnt> {
+        let mut learnt = Learnt::default();
+        let Some(unrolled) = self.unroll(part)? else {
+            return Ok(learnt);
+        };
+        for step in 0..unrolled.logits.len() {
+            let rows = unrolled.teacher.rows(&unrolled.walk, step);
+            learnt.predicted += rows.iter().filter(|(_, counts)| *counts).count();
+        }
+        let term = self.loss(&unrolled, tokens as f64)?;
+        learnt.loss = f64::from(term.to_scalar::<f32>()?);
+        learnt.gradients.add(&self.net.params, &term)?;
+        Ok(learnt)
+    }
+
     fn loss(&self, unrolled: &Unrolled, total: f64) -> Result<Tensor> {
         let Unrolled {
             walk,
@@ -147,13 +174,8 @@ impl Eagle3Job<'_> {
     fn held_out_texts(&self) -> impl Iterator<Item = (Domain, Vec<Pack>)> {
         let packs = self.texts.held_out.iter();
         packs.map(|(domain, pack)| {
-            let one = |text: &std::ops::Range<usize>| Pack {
-                ids: pack.ids[text.clone()].to_vec(),
-                texts: std::iter::once(0..text.len()).collect(),
-                labels: pack.labels[text.clone()].to_vec(),
-                weights: pack.weights[text.clone()].to_vec(),
-            };
-            (*domain, pack.texts.iter().map(one).collect())
+            let one = |text| pack.slice(text..text + 1);
+            (*domain, (0..pack.texts.len()).map(one).collect())
         })
     }
 
@@ -192,22 +214,19 @@ impl Job for Eagle3Job<'_> {
 
     fn batch(&mut self, _progress: f64, gradients: &mut Gradients) -> Result<Batch> {
         let config = &self.recipe.batch;
-        let packs: Vec<Pack> = (0..config.packs_per_step)
-            .map(|_| self.texts.next_pack(config.micro_tokens))
-            .collect();
-        let tokens: usize = packs.iter().map(|pack| pack.ids.len()).sum();
+        let mut parts: Vec<Pack> = Vec::new();
+        for _ in 0..config.packs_per_step {
+            let pack = self.texts.next_pack(config.micro_tokens);
+            self.states.prepare(&pack.ids, &pack.texts)?;
+            parts.extend(pack.parts(self.workers.count()));
+        }
+        let tokens: usize = parts.iter().map(|pack| pack.ids.len()).sum();
         let (mut loss, mut predicted) = (0.0, 0);
-        for pack in &packs {
-            let Some(unrolled) = self.unroll(pack)? else {
-                continue;
-            };
-            for step in 0..unrolled.logits.len() {
-                let rows = unrolled.teacher.rows(&unrolled.walk, step);
-                predicted += rows.iter().filter(|(_, counts)| *counts).count();
-            }
-            let term = self.loss(&unrolled, tokens as f64)?;
-            loss += f64::from(term.to_scalar::<f32>()?);
-            gradients.add(&self.net.params, &term)?;
+        let job = &*self;
+        for part in self.workers.run(&parts, |part| job.learn(part, tokens))? {
+            loss += part.loss;
+            predicted += part.predicted;
+            gradients.merge(part.gradients);
         }
         Ok(Batch {
             loss,

@@ -27,6 +27,9 @@ pub enum Error {
         /// MiB allowed.
         stated: u64,
     },
+    /// The system refused a thread.
+    #[error("no thread for a part of the batch: {0}; set RAYON_NUM_THREADS to fewer")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

@@ -24,6 +24,7 @@ mod moe;
 mod ops;
 mod optim;
 mod params;
+mod parts;
 mod progress;
 pub mod recipe;
 mod run;

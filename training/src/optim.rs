@@ -90,6 +90,18 @@ impl Gradients {
         Ok(())
     }
 
+    /// Adds the sums of another part of the batch.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (name, values) in other.sums {
+            match self.sums.get_mut(&name) {
+                Some(sum) => sum.iter_mut().zip(&values).for_each(|(s, x)| *s += x),
+                None => {
+                    self.sums.insert(name, values);
+                }
+            }
+        }
+    }
+
     /// Global norm over all tensors.
     pub(crate) fn norm(&self) -> f64 {
         let squares = |v: &Vec<f32>| v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();

@@ -7,12 +7,12 @@ use crate::params::fnv1a;
 use candle_core::{DType, Device, Tensor};
 use decode::{Feed, Keep, LayerId, Slot, Target as _};
 use models::{Decoder, DecoderOptions, Precision, Source};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Texts that go through the target together where states are missing.
 const TOGETHER: usize = 4;
@@ -24,7 +24,7 @@ pub(crate) enum States {
     /// A pass of the target that is trained with, every time.
     Live,
     /// A file, and the target's decoder for what it lacks.
-    Kept(Box<RefCell<Kept>>),
+    Kept(Box<Mutex<Kept>>),
 }
 
 /// What is kept of which target.
@@ -47,7 +47,18 @@ impl States {
     /// # Errors
     /// If the file cannot be read or another run holds it.
     pub(crate) fn kept(of: &KeptStates<'_>) -> Result<Self> {
-        Ok(Self::Kept(Box::new(RefCell::new(Kept::open(of)?))))
+        Ok(Self::Kept(Box::new(Mutex::new(Kept::open(of)?))))
+    }
+
+    /// Has what a file lacks of these texts computed, by all threads of the caller.
+    ///
+    /// # Errors
+    /// If the target fails, or the file cannot be written.
+    pub(crate) fn prepare(&self, ids: &[u32], texts: &[Range<usize>]) -> Result<()> {
+        match self {
+            Self::Live => Ok(()),
+            Self::Kept(kept) => held(kept).complete(ids, texts),
+        }
     }
 
     /// Final normed states `[N, H]` of `lm` and the outputs `[N, H]` of the layers in `taps`, in that order, without
@@ -64,7 +75,7 @@ impl States {
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let mut kept = match self {
             Self::Live => return lm.states(ids, texts, taps),
-            Self::Kept(kept) => kept.borrow_mut(),
+            Self::Kept(kept) => held(kept),
         };
         kept.complete(ids, texts)?;
         let texts: Vec<Tensor> = texts
@@ -85,6 +96,11 @@ impl States {
         let last = layer(kept.layers.len() - 1)?;
         Ok((lm.normed(&last)?.detach(), taps))
     }
+}
+
+/// A text that a panic left half written is not in its list yet.
+fn held(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A file of states: for each text its ids and `[layers, ids, H]` bf16.
@@ -358,16 +374,16 @@ mod tests {
         let States::Kept(kept) = &states else {
             panic!("they are kept");
         };
-        let size = kept.borrow().end;
-        kept.borrow_mut().decoder = None;
+        let size = kept.lock().unwrap().end;
+        kept.lock().unwrap().decoder = None;
         let again = states
             .of(&lm, &ids, slice::from_ref(&(0..4)), &[1])?
             .0
             .to_vec2::<f32>()?;
         assert_eq!(first, again);
-        assert!(kept.borrow().decoder.is_none());
+        assert!(kept.lock().unwrap().decoder.is_none());
         states.of(&lm, &ids, &[0..4, 4..7], &[1])?;
-        assert!(kept.borrow().end > size);
+        assert!(kept.lock().unwrap().end > size);
         let unknown = states
             .of(&lm, &ids, slice::from_ref(&(0..4)), &[0])
             .unwrap_err();
@@ -388,7 +404,7 @@ mod tests {
             let States::Kept(kept) = &states else {
                 panic!("they are kept");
             };
-            let kept = kept.borrow();
+            let kept = kept.lock().unwrap();
             (kept.path.clone(), kept.bytes(4))
         };
         let mut bytes = fs::read(&path).unwrap();
