@@ -48,10 +48,11 @@ pub(crate) enum TrainCommand {
     },
 }
 
-/// What training wants of its surroundings: an allocator that does not hand every tensor's pages back to the system,
-/// which glibc reads at start.
+/// What training wants of its surroundings, and glibc reads at start: an allocator that does not hand every tensor's
+/// pages back to the system, and keeps one store of them for all threads (else each holds as much as one alone did).
 #[cfg(target_os = "linux")]
-const SURROUNDINGS: [(&str, &str); 3] = [
+const SURROUNDINGS: [(&str, &str); 4] = [
+    ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_MMAP_THRESHOLD_", "2000000000"),
     ("MALLOC_TRIM_THRESHOLD_", "4000000000"),
     ("MALLOC_TOP_PAD_", "268435456"),

@@ -530,7 +530,7 @@ impl<H: Head> Job for BlockJob<'_, H> {
             progress,
         };
         let chunk = Chunk {
-            blocks: config.blocks_per_chunk,
+            blocks: config.blocks_per_chunk.div_ceil(self.workers.count()),
             frozen_trunk: self.recipe.frozen_trunk,
         };
         let net = &self.net;

@@ -218,7 +218,7 @@ pub struct DraftBatchConfig {
     pub anchors_per_text: usize,
     /// Decay constant of the loss over a block's slots.
     pub decay: f64,
-    /// Blocks whose logits are in memory at once, for each thread.
+    /// Blocks whose logits are in memory at once.
     #[serde(default = "all_blocks")]
     pub blocks_per_chunk: usize,
 }
