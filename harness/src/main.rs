@@ -69,8 +69,10 @@ fn main() -> ExitCode {
     let caller = Caller::new(std::env::args_os(), std::env::vars_os());
     let mut cli = Cli::parse();
     #[cfg(target_os = "linux")]
-    if let Some(Command::Train(_)) = cli.command {
-        train::settle(std::env::args_os(), |name| std::env::var_os(name).is_some());
+    if let Some(Command::Train(command)) = &cli.command {
+        train::settle(command, std::env::args_os(), |name| {
+            std::env::var_os(name).is_some()
+        });
     }
     let environment = Environment::read();
     cli.set_cache(&environment);

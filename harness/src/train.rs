@@ -58,18 +58,26 @@ const SURROUNDINGS: [(&str, &str); 4] = [
     ("MALLOC_TOP_PAD_", "268435456"),
 ];
 
-/// Starts this process again in those surroundings, with a number of threads that candle need not look up at every
-/// product and none of its own for sums, for which the parts of a batch would wait; unless it is in them or was given
-/// others. Goes on as it is where that fails.
+/// Starts this process again in those surroundings and with numbers of threads that candle need not look up at every
+/// operation, unless it is in them or was given others. Goes on as it is where that fails. Drafters learn in parts, a
+/// thread each, which would wait for each other at candle's threads for sums: they get none.
 #[cfg(target_os = "linux")]
-pub(crate) fn settle(arguments: std::env::ArgsOs, is_set: impl Fn(&str) -> bool) {
+pub(crate) fn settle(
+    command: &TrainCommand,
+    arguments: std::env::ArgsOs,
+    is_set: impl Fn(&str) -> bool,
+) {
     use std::os::unix::process::CommandExt as _;
 
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.to_string();
+    let sums = match command {
+        TrainCommand::Target { .. } | TrainCommand::Answers { .. } => threads.as_str(),
+        _ => "1",
+    };
     let wanted = SURROUNDINGS.into_iter().chain([
         ("RAYON_NUM_THREADS", threads.as_str()),
-        ("CANDLE_NUM_THREADS", "1"),
+        ("CANDLE_NUM_THREADS", sums),
     ]);
     let missing: Vec<(&str, &str)> = wanted.filter(|(name, _)| !is_set(name)).collect();
     if missing.is_empty() {

@@ -56,6 +56,26 @@ impl DraftPack {
             .collect()
     }
 
+    /// Up to `n` parts of the blocks at `anchors` (rows that rise): each with the texts that its anchors are in or
+    /// between, and the anchors as rows of those. A text whose blocks are dealt to two parts is in both.
+    pub(crate) fn deal(&self, anchors: &[usize], n: usize) -> Vec<(Self, Vec<usize>)> {
+        let text_of = |row: usize| self.texts.partition_point(|text| text.end <= row);
+        let part = |anchors: &[usize]| {
+            let texts = text_of(anchors[0])..text_of(anchors[anchors.len() - 1]) + 1;
+            let texts = &self.texts[texts];
+            let rows = texts[0].start..texts[texts.len() - 1].end;
+            let moved = |text: &Range<usize>| text.start - rows.start..text.end - rows.start;
+            let pack = Self {
+                ids: self.ids[rows.clone()].to_vec(),
+                texts: texts.iter().map(moved).collect(),
+                is_answer: self.is_answer[rows.clone()].to_vec(),
+            };
+            (pack, anchors.iter().map(|row| row - rows.start).collect())
+        };
+        let each = anchors.len().div_ceil(n).max(1);
+        anchors.chunks(each).map(part).collect()
+    }
+
     /// Up to `per_text` anchors of each text, drawn without replacement, in rising order.
     pub fn draw_anchors(&self, per_text: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
         let mut anchors = Vec::new();
@@ -213,6 +233,36 @@ mod tests {
             decay: None,
             coverage,
         }
+    }
+
+    #[test]
+    fn dealt_blocks_are_those_of_the_whole() {
+        let mut pack = pack();
+        pack.push(&[1, 2], &[4, 5, 6]);
+        pack.push(&[8], &[9, 3, 3, 1]);
+        let shape = shape(Alignment::Shifted, Coverage::EachLabel);
+        let anchors = [7, 9, 11, 20, 21, 22];
+        let whole = Blocks::new(&pack, &anchors, &shape);
+        for n in 1..9 {
+            let parts = pack.deal(&anchors, n);
+            assert!(parts.len() <= n);
+            let blocks = parts.iter().map(|(part, at)| Blocks::new(part, at, &shape));
+            let blocks: Vec<Blocks> = blocks.collect();
+            let labels: Vec<u32> = blocks.iter().flat_map(|b| b.labels.clone()).collect();
+            let weights: Vec<f32> = blocks.iter().flat_map(|b| b.weights.clone()).collect();
+            assert_eq!(
+                (labels, weights),
+                (whole.labels.clone(), whole.weights.clone())
+            );
+        }
+        let halves = pack.deal(&anchors, 2);
+        assert_eq!(halves[0].0.texts, pack.texts[..1]);
+        assert_eq!(
+            halves[1].1,
+            [1, 2, 3],
+            "the text without an anchor is left out"
+        );
+        assert!(pack.deal(&[], 2).is_empty());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //!
 //! Source: DFlash (arXiv 2602.06036): position-weighted losses against the tokens the target wrote.
 
+mod at;
+
 use crate::anchors::{BlockShape, Blocks, Coverage, DraftPack};
 use crate::answers::{answers, check_kept, dependence, states_of, texts};
 use crate::check::Check;
@@ -21,6 +23,7 @@ use crate::states::States;
 use crate::tokenizer::{MASK, TextCodec};
 use crate::trunk::Trunk;
 use crate::vocab::DraftVocab;
+pub(crate) use at::{Chunk, Place};
 use baselines::Alignment;
 use candle_core::{DType, Device, Tensor, Var, safetensors};
 use datasets::Domain;
@@ -373,6 +376,31 @@ impl<H: Head> DraftNet<H> {
         Ok(loss)
     }
 
+    /// Adds the gradients of the parts of a batch, whose weights come to more than 0, and returns its loss.
+    fn learn(
+        &self,
+        parts: &[(DraftPack, Blocks)],
+        at: Place,
+        chunk: Chunk,
+        workers: &Workers,
+        gradients: &mut Gradients,
+    ) -> Result<f64> {
+        // A confidence learns where a draft cannot.
+        let teaches = |blocks: &Blocks| blocks.rated.iter().any(|weight| *weight > 0.0);
+        let parts: Vec<_> = parts.iter().filter(|(_, b)| teaches(b)).collect();
+        let learn = |(pack, blocks): &&(DraftPack, Blocks)| {
+            let mut own = Gradients::default();
+            let loss = self.accumulate(pack, blocks, at, chunk, &mut own)?;
+            Ok((loss, own))
+        };
+        let mut sum = 0.0;
+        workers.run(&parts, learn, |(loss, own)| {
+            sum += loss;
+            gradients.merge(own);
+        })?;
+        Ok(sum)
+    }
+
     /// Writes the drafter's folder: `config.json` and bf16 `model.safetensors`.
     pub(crate) fn save(&self, folder: &Path, shape: &BlockShape) -> Result<()> {
         let path = folder.join("model.safetensors");
@@ -443,34 +471,6 @@ impl<H: Head> DraftNet<H> {
     }
 }
 
-/// Where in a run a loss is taken.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// Sum of the whole batch's weights.
-    pub(crate) total: f64,
-    /// Part of the run that is over, 0 to 1.
-    pub(crate) progress: f64,
-}
-
-impl Place {
-    /// A loss that is measured, not trained on.
-    pub(crate) fn end(total: f64) -> Self {
-        Self {
-            total,
-            progress: 1.0,
-        }
-    }
-}
-
-/// How a backward pass is cut.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Chunk {
-    /// Blocks whose logits exist at once.
-    pub(crate) blocks: usize,
-    /// Whether only the head learns.
-    pub(crate) frozen_trunk: bool,
-}
-
 struct BlockJob<'a, H: Head> {
     recipe: &'a BlockRecipe<H::Config>,
     net: DraftNet<H>,
@@ -509,41 +509,34 @@ impl<H: Head> Job for BlockJob<'_, H> {
         // The place in the stream decides the anchors, so a resumed run draws the same.
         let place = format!("{} {:?}", self.recipe.seed, self.texts.cursor());
         let mut rng = ChaCha8Rng::seed_from_u64(fnv1a(place.as_bytes()));
-        let mut packs: Vec<(DraftPack, Blocks)> = Vec::new();
+        let mut parts: Vec<(DraftPack, Blocks)> = Vec::new();
         let mut tokens = 0;
         for _ in 0..config.packs_per_step {
             let pack = self.texts.next_pack(config.micro_tokens);
             tokens += pack.ids.len();
             self.net.states.prepare(&pack.ids, &pack.texts)?;
-            let anchors = DraftPack::of(&pack).draw_anchors(config.anchors_per_text, &mut rng);
-            let each = anchors.len().div_ceil(self.workers.count()).max(1);
-            for anchors in anchors.chunks(each) {
-                let (part, before) = pack.around(anchors);
-                let part = DraftPack::of(&part);
-                let anchors: Vec<usize> = anchors.iter().map(|row| row - before).collect();
+            let pack = DraftPack::of(&pack);
+            let anchors = pack.draw_anchors(config.anchors_per_text, &mut rng);
+            for (part, anchors) in pack.deal(&anchors, self.workers.count()) {
                 let blocks = self.blocks(&part, &anchors);
-                packs.push((part, blocks));
+                parts.push((part, blocks));
             }
         }
         let at = Place {
-            total: packs.iter().map(|(_, b)| b.weight()).sum::<f64>(),
+            total: parts.iter().map(|(_, b)| b.weight()).sum::<f64>(),
             progress,
         };
         let chunk = Chunk {
             blocks: config.blocks_per_chunk.div_ceil(self.workers.count()),
             frozen_trunk: self.recipe.frozen_trunk,
         };
-        let net = &self.net;
-        let with_loss: Vec<_> = packs.iter().filter(|(_, b)| b.weight() > 0.0).collect();
-        let mut loss = 0.0;
-        for (part, own) in self.workers.run(&with_loss, |(pack, blocks)| {
-            let mut own = Gradients::default();
-            Ok((net.accumulate(pack, blocks, at, chunk, &mut own)?, own))
-        })? {
-            loss += part;
-            gradients.merge(own);
-        }
-        let weights = packs.iter().flat_map(|(_, blocks)| &blocks.weights);
+        let loss = match at.total > 0.0 {
+            true => self
+                .net
+                .learn(&parts, at, chunk, &self.workers, gradients)?,
+            false => 0.0,
+        };
+        let weights = parts.iter().flat_map(|(_, blocks)| &blocks.weights);
         Ok(Batch {
             loss,
             tokens,

@@ -84,7 +84,7 @@ impl Pack {
         self.weights.iter().map(|w| f64::from(*w)).sum()
     }
 
-    /// Some of the texts, by number.
+    /// Some of the texts, by number; at least one.
     pub(crate) fn slice(&self, texts: Range<usize>) -> Self {
         let texts = &self.texts[texts];
         let rows = texts[0].start..texts[texts.len() - 1].end;
@@ -95,13 +95,6 @@ impl Pack {
             labels: self.labels[rows.clone()].to_vec(),
             weights: self.weights[rows.clone()].to_vec(),
         }
-    }
-
-    /// The texts that `rows`, which rise, lie in or between, and how many rows stand before the first of them.
-    pub(crate) fn around(&self, rows: &[usize]) -> (Self, usize) {
-        let of = |row: usize| self.texts.partition_point(|text| text.end <= row);
-        let (first, last) = (of(rows[0]), of(rows[rows.len() - 1]));
-        (self.slice(first..last + 1), self.texts[first].start)
     }
 
     /// Up to `n` packs of about as many rows, which hold the same texts in the same order.
@@ -310,14 +303,5 @@ mod tests {
         let halves = pack().parts(2);
         assert_eq!(halves[0].texts, [0..3, 3..4]);
         assert_eq!(halves[1].texts.as_slice(), std::slice::from_ref(&(0..4)));
-    }
-
-    #[test]
-    fn around_rows_are_the_texts_they_lie_in() {
-        let (part, before) = pack().around(&[3, 5]);
-        assert_eq!((part.ids.as_slice(), before), (&[4, 5, 6, 7, 8][..], 3));
-        assert_eq!(part.texts, [0..1, 1..5]);
-        let (part, before) = pack().around(&[0, 2]);
-        assert_eq!((part.ids.as_slice(), before), (&[1, 2, 3][..], 0));
     }
 }

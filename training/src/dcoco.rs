@@ -391,6 +391,9 @@ impl DcocoHead {
         let k = config.candidates;
         // Slots past the end of a text carry no weight and have no law to follow.
         let seen: Vec<usize> = (0..later.len()).filter(|i| shares[*i] > 0.0).collect();
+        if seen.is_empty() {
+            return Ok(loss);
+        }
         let index: Vec<u32> = seen.iter().map(|i| *i as u32).collect();
         let index = Tensor::new(index.as_slice(), &Device::Cpu)?;
         let rows: Vec<u32> = seen

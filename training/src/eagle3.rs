@@ -223,11 +223,12 @@ impl Job for Eagle3Job<'_> {
         let tokens: usize = parts.iter().map(|pack| pack.ids.len()).sum();
         let (mut loss, mut predicted) = (0.0, 0);
         let job = &*self;
-        for part in self.workers.run(&parts, |part| job.learn(part, tokens))? {
-            loss += part.loss;
-            predicted += part.predicted;
-            gradients.merge(part.gradients);
-        }
+        let learn = |part: &Pack| job.learn(part, tokens);
+        self.workers.run(&parts, learn, |learnt| {
+            loss += learnt.loss;
+            predicted += learnt.predicted;
+            gradients.merge(learnt.gradients);
+        })?;
         Ok(Batch {
             loss,
             tokens,

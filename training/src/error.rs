@@ -17,7 +17,7 @@ pub enum Error {
     },
     /// A run holds more memory than its recipe states.
     #[error(
-        "by step {step} the process held {held} MiB, more than report.peak_mib = {stated} of the recipe; raise it to go on from the checkpoint just written, or lower batch.micro_tokens or batch.blocks_per_chunk and start again in another work folder"
+        "by step {step} the process held {held} MiB, more than report.peak_mib = {stated} of the recipe; raise it or set RAYON_NUM_THREADS to fewer to go on from the checkpoint just written, or lower batch.micro_tokens or batch.blocks_per_chunk and start again in another work folder"
     )]
     Memory {
         /// The step.
@@ -29,7 +29,7 @@ pub enum Error {
     },
     /// The system refused a thread.
     #[error("no thread for a part of the batch: {0}; set RAYON_NUM_THREADS to fewer")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
+    Threads(std::io::Error),
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

@@ -3,8 +3,10 @@
 //!
 //! Gradients are sums over parts, so their last bits depend on how many threads there are.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::io;
+use std::thread;
 
 /// Threads that run parts of a batch. Each is a pool of its own, so that a product inside a part stays on its thread.
 pub(crate) struct Workers {
@@ -20,10 +22,15 @@ impl Workers {
         Self::of(rayon::current_num_threads())
     }
 
-    fn of(count: usize) -> Result<Self> {
+    /// `count` of them, at least one.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(crate) fn of(count: usize) -> Result<Self> {
         let pool = |_| ThreadPoolBuilder::new().num_threads(1).build();
-        let pools: std::result::Result<_, _> = (0..count).map(pool).collect();
-        Ok(Self { pools: pools? })
+        let pools: std::result::Result<_, _> = (0..count.max(1)).map(pool).collect();
+        let pools = pools.map_err(|refused| Error::Threads(io::Error::other(refused)))?;
+        Ok(Self { pools })
     }
 
     /// How many run side by side.
@@ -31,43 +38,54 @@ impl Workers {
         self.pools.len()
     }
 
-    /// What `work` makes of each part, in order.
+    /// Hands `take` what `work` makes of each part, in order. No more results are held than parts run at once.
     ///
     /// # Errors
-    /// The first part's that has one.
+    /// The first part's that has one; if the system refuses a thread.
     pub(crate) fn run<P: Sync, R: Send>(
         &self,
         parts: &[P],
         work: impl Fn(&P) -> Result<R> + Sync,
-    ) -> Result<Vec<R>> {
+        mut take: impl FnMut(R),
+    ) -> Result<()> {
         let work = &work;
-        let mut made = Vec::with_capacity(parts.len());
         for group in parts.chunks(self.pools.len()) {
-            std::thread::scope(|scope| {
+            let made: Vec<Result<R>> = thread::scope(|scope| {
                 let pairs = self.pools.iter().zip(group);
+                // All are started before the first is waited for.
                 let running: Vec<_> = pairs
-                    .map(|(pool, part)| scope.spawn(move || pool.install(|| work(part))))
+                    .map(|(pool, part)| {
+                        let run = move || pool.install(|| work(part));
+                        thread::Builder::new().spawn_scoped(scope, run)
+                    })
                     .collect();
-                made.extend(running.into_iter().map(|thread| match thread.join() {
-                    Ok(result) => result,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }));
+                let finish = running.into_iter().map(|started| {
+                    match started.map_err(Error::Threads)?.join() {
+                        Ok(result) => result,
+                        Err(panic) => std::panic::resume_unwind(panic),
+                    }
+                });
+                finish.collect()
             });
+            for result in made {
+                take(result?);
+            }
         }
-        made.into_iter().collect()
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
 
     #[test]
     fn parts_come_back_in_order_and_share_no_pool() -> Result<()> {
         let workers = Workers::of(3)?;
         let parts: Vec<usize> = (0..7).collect();
-        let seen = workers.run(&parts, |part| Ok((*part, rayon::current_num_threads())))?;
+        let mut seen = Vec::new();
+        let work = |part: &usize| Ok((*part, rayon::current_num_threads()));
+        workers.run(&parts, work, |made| seen.push(made))?;
         let wanted: Vec<(usize, usize)> = parts.iter().map(|part| (*part, 1)).collect();
         assert_eq!(seen, wanted);
         Ok(())
@@ -83,7 +101,7 @@ mod tests {
                 loss: 0.0,
             }),
         };
-        let error = workers.run(&[0, 4, 2], fail).unwrap_err();
+        let error = workers.run(&[0, 4, 2], fail, |()| ()).unwrap_err();
         assert!(matches!(error, Error::Diverged { step: 4, .. }), "{error}");
     }
 }

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 pub struct StopConfig {
     /// Optimiser steps.
     pub max_steps: u64,
-    /// Minutes of training, summed over resumed parts; without it only the steps count, and a run is repeatable.
+    /// Minutes of training, summed over resumed parts; without it only the steps count, and a run is repeatable
+    /// with as many threads.
     #[serde(default)]
     pub max_minutes: Option<f64>,
 }
@@ -218,7 +219,7 @@ pub struct DraftBatchConfig {
     pub anchors_per_text: usize,
     /// Decay constant of the loss over a block's slots.
     pub decay: f64,
-    /// Blocks whose logits are in memory at once.
+    /// Blocks whose logits are in memory at once, shared out among the threads and rounded up.
     #[serde(default = "all_blocks")]
     pub blocks_per_chunk: usize,
 }

@@ -82,6 +82,11 @@ impl States {
             .iter()
             .map(|text| kept.read(&ids[text.clone()]))
             .collect::<Result<_>>()?;
+        let places = taps.iter().map(|tap| kept.place(*tap));
+        let places: Vec<usize> = places.collect::<Result<_>>()?;
+        let last = kept.layers.len() - 1;
+        // Others may read while these are taken apart.
+        drop(kept);
         let layer = |at: usize| -> Result<Tensor> {
             let rows: Vec<Tensor> = texts
                 .iter()
@@ -89,16 +94,13 @@ impl States {
                 .collect::<candle_core::Result<_>>()?;
             Ok(Tensor::cat(&rows, 0)?.to_dtype(DType::F32)?)
         };
-        let taps = taps
-            .iter()
-            .map(|tap| layer(kept.place(*tap)?))
-            .collect::<Result<_>>()?;
-        let last = layer(kept.layers.len() - 1)?;
+        let taps = places.into_iter().map(&layer).collect::<Result<_>>()?;
+        let last = layer(last)?;
         Ok((lm.normed(&last)?.detach(), taps))
     }
 }
 
-/// A text that a panic left half written is not in its list yet.
+/// A panic while it is held ends the run; what it left half written is not in its list yet.
 fn held(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }

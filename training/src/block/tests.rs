@@ -113,3 +113,45 @@ fn the_folder_of_such_a_drafter_tells_its_ids_and_has_its_own_head() -> Result<(
     assert!(!tensors.contains_key("d2t") && !tensors.contains_key("lm_head.weight"));
     Ok(())
 }
+
+#[test]
+fn a_batch_teaches_the_same_in_one_part_and_in_many() -> Result<()> {
+    let net = net(kept().0)?;
+    let mut text = pack();
+    let ids: Vec<u32> = text.ids.iter().rev().copied().collect();
+    text.push(&ids[..3], &ids[3..]);
+    let anchors = text.draw_anchors(8, &mut ChaCha8Rng::seed_from_u64(4));
+    let learn = |n: usize| -> Result<(f64, Gradients)> {
+        let parts: Vec<(DraftPack, Blocks)> = text
+            .deal(&anchors, n)
+            .into_iter()
+            .map(|(part, at)| {
+                let mut blocks = Blocks::new(&part, &at, &SHAPE);
+                net.vocab.classify(&mut blocks);
+                (part, blocks)
+            })
+            .collect();
+        assert_eq!(parts.len(), n);
+        let at = Place::end(parts.iter().map(|(_, b)| b.weight()).sum());
+        let chunk = Chunk {
+            blocks: 2,
+            frozen_trunk: false,
+        };
+        let mut gradients = Gradients::default();
+        let loss = net.learn(&parts, at, chunk, &Workers::of(2)?, &mut gradients)?;
+        Ok((loss, gradients))
+    };
+    let (want_loss, want) = learn(1)?;
+    for n in [2, 3] {
+        let (loss, got) = learn(n)?;
+        assert!((loss - want_loss).abs() < 1e-6, "{n}: {loss} {want_loss}");
+        for (name, _) in net.trunk.params.iter() {
+            let (got, want) = (got.of(name).unwrap(), want.of(name).unwrap());
+            let largest = want.iter().fold(0f32, |top, w| top.max(w.abs()));
+            let apart = got.iter().zip(want).map(|(g, w)| (g - w).abs());
+            assert!(largest > 0.0, "{name} learns nothing");
+            assert!(apart.fold(0.0, f32::max) < 1e-5 * largest, "{n}: {name}");
+        }
+    }
+    Ok(())
+}

@@ -1,6 +1,8 @@
 //! Golden values of the loss (f64, plain loops over the formulas), and the trained corrector against the method that
 //! runs it.
 
+mod short;
+
 use super::*;
 use crate::anchors::{BlockAt, BlockShape, Blocks, DraftPack};
 use crate::block::{DraftNet, Place};
